@@ -151,9 +151,9 @@ class Tried:
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return the summary of a campaign that comes to its end."""
-    said, _ = process.communicate(timeout=SECONDS_MAX)
-    told: dict[str, Any] = json.loads(said)
-    return told
+    output, _ = process.communicate(timeout=SECONDS_MAX)
+    summary: dict[str, Any] = json.loads(output)
+    return summary
 
 
 def killed(
@@ -214,12 +214,13 @@ def main() -> int:
         while (left := args.kills - tried.killed.total()) > 0:
             name = f"killed-{tried.campaigns}-{stamp}"
             began = time.monotonic()
-            told = killed(setting, name, chance, min(left, args.each), length, tried)
+            summary = killed(setting, name, chance, min(left, args.each), length, tried)
             tried.campaigns += 1
             tried.seconds += time.monotonic() - began
-            _compare(name, told, whole, setting, tried)
+            _compare(name, summary, whole, setting, tried)
             print(
-                f"{name}: {dict(tried.killed)} killed so far, digest {told['digest']}", flush=True
+                f"{name}: {dict(tried.killed)} killed so far, digest {summary['digest']}",
+                flush=True,
             )
     text = pages.render(
         "campaign-kills",
@@ -240,23 +241,23 @@ def main() -> int:
 
 
 def _compare(
-    name: str, told: dict[str, Any], whole: dict[str, Any], setting: Setting, tried: Tried
+    name: str, summary: dict[str, Any], whole: dict[str, Any], setting: Setting, tried: Tried
 ) -> None:
-    same = [told[key] == whole[key] for key in SUMS]
+    same = [summary[key] == whole[key] for key in SUMS]
     same.append(
-        [one["signature"] for one in told["findings"]]
+        [one["signature"] for one in summary["findings"]]
         == [one["signature"] for one in whole["findings"]]
     )
     tried.different += [] if all(same) else [name]
     database = Database(setting.database)
     ((units, leases),) = database.rows(
-        "SELECT count(*), sum(fence) FROM units WHERE campaign = ?", told["campaign"]
+        "SELECT count(*), sum(fence) FROM units WHERE campaign = ?", summary["campaign"]
     )
     database.close()
     tried.units, tried.leases, tried.late = (
         tried.units + int(units),
         tried.leases + int(leases),
-        tried.late + told["late"],
+        tried.late + summary["late"],
     )
 
 

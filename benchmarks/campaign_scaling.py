@@ -91,8 +91,8 @@ def timed(folder: Path, name: str, count: int) -> dict[str, Any]:
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
 
 
 def statements(
@@ -169,10 +169,12 @@ def rate(database: str, clients: int, outcome: bytes, units: int) -> Rate:
         list(
             pool.map(_client, *zip(*[(database, name, outcome, 0.0)] * clients, strict=True))
         )  # each imports first
-        told = list(
+        measured = list(
             pool.map(_client, *zip(*[(database, name, outcome, SECONDS)] * clients, strict=True))
         )
-    return Rate(sum(done for done, _ in told) / max(seconds for _, seconds in told), entered)
+    return Rate(
+        sum(done for done, _ in measured) / max(seconds for _, seconds in measured), entered
+    )
 
 
 def look(database: str, units: int) -> float:
@@ -237,12 +239,12 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cachewitness-scaling-") as kept:
         folder = Path(kept)
-        told = {
+        summaries = {
             count: [timed(folder, f"t{n}-{count}", count) for n in range(args.times)]
             for count in (1, 2)
         }
-        digests = {one["digest"] for runs in told.values() for one in runs}
-        best = {count: min(one["seconds"] for one in runs) for count, runs in told.items()}
+        digests = {one["digest"] for runs in summaries.values() for one in runs}
+        best = {count: min(one["seconds"] for one in runs) for count, runs in summaries.items()}
         print(best, digests, flush=True)
         made = planned(folder, "counted")
         state = str(folder / "state.sqlite")

@@ -88,7 +88,7 @@ def several(folder: Path) -> tuple[int, str]:
         for jobs, before in best.items():
             code, clock, _, _ = judge("--jobs", str(jobs), *paths)
             worst, best[jobs] = max(worst, code), min(before, clock)
-    told = {
+    values = {
         "count": SEVERAL,
         "events": events,
         "times": TIMES,
@@ -96,7 +96,7 @@ def several(folder: Path) -> tuple[int, str]:
         "two": best[2],
         "today": date.today(),
     }
-    return worst, pages.render("speed-several", python=platform.python_version(), **told)
+    return worst, pages.render("speed-several", python=platform.python_version(), **values)
 
 
 def main() -> int:

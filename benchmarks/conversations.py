@@ -187,7 +187,7 @@ class Loop:
     def run(self) -> Served:
         """Serve everybody to the end and return what it came to."""
         plan = self.plan
-        said = [
+        prompts = [
             f"sys:{plan.system} c{talker}.0:{plan.words_of(talker, 0)}"
             for talker in range(plan.talkers)
         ]
@@ -196,7 +196,7 @@ class Loop:
         while waiting or running:
             while waiting and len(running) < plan.running:
                 talker, turn = waiting.popleft()
-                self._submit(_name(talker, turn), said[talker], turn)
+                self._submit(_name(talker, turn), prompts[talker], turn)
                 running.append((talker, turn))
             self._step([_name(*one) for one in running])
             for talker, turn in list(running):
@@ -205,7 +205,7 @@ class Loop:
                     self._answered += 1
                     running.remove((talker, turn))
                     if turn + 1 < plan.turns:
-                        said[talker] += self._continuation(talker, turn)
+                        prompts[talker] += self._continuation(talker, turn)
                         waiting.append((talker, turn + 1))
         return self._conclude()
 

@@ -140,13 +140,14 @@ class _Shapes(Checker):
     def _note(self, ledger: Ledger, event: StepEnd) -> None:
         pools = []
         for pool in ledger.header.pools:
-            told = Counter(
+            counts = Counter(
                 (bool(record.holders), bool(record.keys))
                 for record in ledger.records[pool.id].usable.values()
             )
             pools.append(
                 tuple(
-                    told[kind].bit_length() for kind in ((True, True), (True, False), (False, True))
+                    counts[kind].bit_length()
+                    for kind in ((True, True), (True, False), (False, True))
                 )
             )
         live = sum(request.live for request in ledger.requests.values())

@@ -136,8 +136,8 @@ def _forced(
     chosen = model(tokens, past_key_values=past, position_ids=positions).logits.argmax(-1)
     found = []
     for row, (question, answer) in enumerate(zip(asked, answers, strict=True)):
-        said = chosen[row, len(question) - 1 : len(question) + len(answer) - 1].tolist()
-        found.append((questions.docs[row].group, said == answer))
+        generated = chosen[row, len(question) - 1 : len(question) + len(answer) - 1].tolist()
+        found.append((questions.docs[row].group, generated == answer))
     return Row(name, cache, _shares(found))
 
 

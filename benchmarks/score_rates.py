@@ -209,13 +209,15 @@ def _table(worlds: Sequence[World], runs: int) -> str:
     for seed, world in enumerate(worlds):
         found = simulate(world, runs, seed)
         rates = " | ".join(f"{100 * found[key] / runs:.2f}" for key in ("kept", "lost", "open"))
-        line = f"| {world.n:,} | {100 * world.noise:g} % | {world.arms} | {told(world)} | {rates} |"
+        line = (
+            f"| {world.n:,} | {100 * world.noise:g} % | {world.arms} | {traits(world)} | {rates} |"
+        )
         print(line, flush=True)
         lines.append(line)
     return "\n".join(lines)
 
 
-def told(world: World) -> str:
+def traits(world: World) -> str:
     """Return what is special about a world."""
     parts = [
         f"{100 * world.lost:g} lost" if world.lost else "",

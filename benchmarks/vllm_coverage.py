@@ -97,7 +97,7 @@ class Share:
         )
         return Share((sum(bool(one["covered_lines"]) for one in each), len(each)), lines, branches)
 
-    def told(self) -> list[str]:
+    def cells(self) -> list[str]:
         """Return the cells of a table."""
         entered, there = self.functions
         return [
@@ -134,14 +134,14 @@ def parts(source: Path, seconds: float, fuzzed: Path) -> dict[str, list[str]]:
         "--option",
         "tier_delay=2",
     ]
-    told = [
+    engines = [
         f"{engine},connector=offloading",
         *_of("scheduler"),
         *tier,
         "--expected",
         KNOWN_OF_CONNECTORS,
     ]
-    found["tier-scenarios"] = [*run, *told]
+    found["tier-scenarios"] = [*run, *engines]
     failing = f"{engine},connector=offloading-sync,load_failure=fail,sync_failures=yes"
     found["sync-failures"] = [
         *run,
@@ -296,7 +296,7 @@ def page(given: argparse.Namespace) -> str:
     """Return the page for what was measured."""
     ours = read(given.kept, parts(given.source, given.seconds, Path()), given.source)
     own = read(given.kept, OWN, given.source)
-    told = {
+    last_lines = {
         name: (given.kept / f"{name}.out").read_text(encoding="utf-8").strip().splitlines()[-1]
         for name in OWN
     }
@@ -313,7 +313,7 @@ def page(given: argparse.Namespace) -> str:
         core=[_row(file, ours, own) for file in CORE if file in ours]
         + [_together(CACHE, ours, own)],
         connectors=[_row(file, ours, own) for file in CONNECTOR if file in ours],
-        tests=[re.sub(r"=+| in [0-9.]+s.*", "", line).strip() for line in told.values()],
+        tests=[re.sub(r"=+| in [0-9.]+s.*", "", line).strip() for line in last_lines.values()],
         never={file: groups for file, groups in never.items() if groups},
     )
 
@@ -329,7 +329,12 @@ def _row(file: str, ours: dict[str, dict[str, Any]], own: dict[str, dict[str, An
     entered = [function for function in ours[file].values() if function["summary"]["covered_lines"]]
     inside = Share.of(entered)
     theirs = Share.of(own.get(file, {}).values())
-    return [f"`{file}`", *Share.of(ours[file].values()).told(), *inside.told()[1:], *theirs.told()]
+    return [
+        f"`{file}`",
+        *Share.of(ours[file].values()).cells(),
+        *inside.cells()[1:],
+        *theirs.cells(),
+    ]
 
 
 def _together(
@@ -340,9 +345,9 @@ def _together(
     def merged(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {
             TOGETHER: {
-                f"{file} {name}": told
+                f"{file} {name}": share
                 for file in files
-                for name, told in found.get(file, {}).items()
+                for name, share in found.get(file, {}).items()
             }
         }
 

@@ -92,8 +92,8 @@ def early(configurations: Iterable[Configuration]) -> list[Configuration]:
 
 def _traits(configuration: Configuration) -> set[frozenset[str]]:
     """Return the layout and the options of a configuration, and every two of them."""
-    said = [configuration.layout.name, *configuration.options]
-    return {frozenset(pair) for pair in product(said, said)}
+    traits = [configuration.layout.name, *configuration.options]
+    return {frozenset(pair) for pair in product(traits, traits)}
 
 
 def behind_a_connector(seed: int = 0) -> Iterator[Trace]:

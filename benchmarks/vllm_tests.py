@@ -101,8 +101,8 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Any:
         """Run a test for so many seconds of CPU time at most, and not for ever if it sleeps."""
-        for timer, told, seconds in TIMERS:
-            signal.signal(told, _too_long)
+        for timer, signalled, seconds in TIMERS:
+            signal.signal(signalled, _too_long)
             signal.setitimer(timer, seconds)
         try:
             return (yield)
@@ -112,8 +112,8 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a test that ended; an error before or after it counts as its own."""
-        told = report.when == "call" or report.failed
-        if told and self.outcomes.get(report.nodeid, "passed") == "passed":
+        counts = report.when == "call" or report.failed
+        if counts and self.outcomes.get(report.nodeid, "passed") == "passed":
             self.outcomes[report.nodeid] = "passed" if report.passed else _reason(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

@@ -217,5 +217,5 @@ def _short(outcome: str) -> str:
         return f"needs the package `{missing[1]}`"
     if outcome.startswith("ImportError while importing test module"):
         return "it starts a server, and imports a client for one"
-    told = re.sub(r"\S*/(?=tests/)", "", outcome)
-    return f"`{told[:150].strip()}`"
+    line = re.sub(r"\S*/(?=tests/)", "", outcome)
+    return f"`{line[:150].strip()}`"

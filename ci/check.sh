@@ -25,8 +25,8 @@ stage() {
 
 changelog() {
     # A draft reads every fragment and refuses a name that is not <slug>.<added|changed|fixed|removed>.md.
-    local said
-    said=$(python -m towncrier build --draft --version unreleased 2>&1) || { printf '%s\n' "$said"; return 1; }
+    local output
+    output=$(python -m towncrier build --draft --version unreleased 2>&1) || { printf '%s\n' "$output"; return 1; }
 }
 
 stage lint python -m ruff check .

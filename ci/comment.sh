@@ -28,6 +28,6 @@ found=$(gh api --paginate "$comments?per_page=100" --jq ".[] | select(.body | st
     warn "${found##*$'\n'}"
 id=${found##*$'\n'}
 if [[ -n $id ]]; then
-    said=$(gh api --method PATCH "repos/$GITHUB_REPOSITORY/issues/comments/$id" --field "body=@$file" 2>&1) && exit 0
+    output=$(gh api --method PATCH "repos/$GITHUB_REPOSITORY/issues/comments/$id" --field "body=@$file" 2>&1) && exit 0
 fi
-said=$(gh api --method POST "$comments" --field "body=@$file" 2>&1) || warn "${said##*$'\n'}"
+output=$(gh api --method POST "$comments" --field "body=@$file" 2>&1) || warn "${output##*$'\n'}"

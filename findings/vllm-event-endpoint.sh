@@ -71,5 +71,5 @@ if seen != {"*": (3, 3), "0.0.0.0": (0, 3)}:
     raise SystemExit(f"changed: {seen}")
 print("\nseen: with 0.0.0.0 the publisher connects; its events go nowhere, while the replay endpoint with the same address serves them")
 PYTHON
-said=$(grep -i "endpoint\|bind\|connect" "$work/log" || true)
-if [[ -n $said ]]; then echo "changed: vLLM now says: $said"; exit 1; fi
+output=$(grep -i "endpoint\|bind\|connect" "$work/log" || true)
+if [[ -n $output ]]; then echo "changed: vLLM now says: $output"; exit 1; fi

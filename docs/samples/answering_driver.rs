@@ -304,19 +304,19 @@ fn answer(request: &Request) -> String {
 }
 
 fn main() -> std::io::Result<()> {
-    let (Ok(asked), Ok(told)) = (env::var("CACHEWITNESS_ASKED"), env::var("CACHEWITNESS_ANSWERS")) else {
+    let (Ok(questions_fd), Ok(answers_fd)) = (env::var("CACHEWITNESS_ASKED"), env::var("CACHEWITNESS_ANSWERS")) else {
         eprintln!("start it by: cachewitness run --engine jsonl:command=./answering_driver");
         std::process::exit(2);
     };
     let stale = env::args().any(|word| word == "--bug=stale-snapshot");
-    let questions = BufReader::new(File::open(format!("/dev/fd/{asked}"))?);
-    let mut answers = OpenOptions::new().write(true).open(format!("/dev/fd/{told}"))?;
+    let questions = BufReader::new(File::open(format!("/dev/fd/{questions_fd}"))?);
+    let mut answers = OpenOptions::new().write(true).open(format!("/dev/fd/{answers_fd}"))?;
     writeln!(answers, "{}", READY.replace('\n', ""))?;
     let mut server: Option<Server> = None;
     for line in questions.lines() {
         let line = line?;
         let question = Reader { line: line.as_bytes(), at: 0 }.value();
-        let said = match (question.text("do"), &mut server, question.field("op")) {
+        let answer = match (question.text("do"), &mut server, question.field("op")) {
             ("open", _, _) => match open(&question, stale) {
                 Ok((opened, header)) => {
                     server = Some(opened);
@@ -331,7 +331,7 @@ fn main() -> std::io::Result<()> {
             }
             _ => r#"{"is":"refused","message":"no engine is open, or the question is unknown"}"#.to_string(),
         };
-        writeln!(answers, "{said}")?;
+        writeln!(answers, "{answer}")?;
     }
     Ok(())
 }

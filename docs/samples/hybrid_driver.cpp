@@ -186,8 +186,8 @@ struct Engine {
         const std::string identity = "salt " + op["salt"].text + " adapter " + op["adapter"].text;
         request.root = cache.prefix(-1, Numbers(identity.begin(), identity.end()));
         live[request.r] = request;
-        Object said = event("submit").add("r", request.r).add("tokens", request.tokens);
-        say(said.add("salt", op["salt"].text).add("adapter", op["adapter"].text));
+        Object submitted = event("submit").add("r", request.r).add("tokens", request.tokens);
+        say(submitted.add("salt", op["salt"].text).add("adapter", op["adapter"].text));
     }
 
     // "sys:32 q1[4]:5" is 32 tokens of the text `sys` and then tokens 4 to 8 of the text `q1`.
@@ -298,8 +298,8 @@ struct Engine {
             const size_t stop = std::min(request.computed + count, request.tokens.size());
             if (stop == request.computed || !allocate(request, stop)) continue;
             const long start = static_cast<long>(request.computed), end = static_cast<long>(stop);
-            Object said = Object().add("r", request.r).add("start", start).add("stop", end);
-            runs.push_back(said.raw("tables", tables(request)).str());
+            Object row = Object().add("r", request.r).add("start", start).add("stop", end);
+            runs.push_back(row.raw("tables", tables(request)).str());
             ran.emplace_back(&request, std::exchange(request.computed, stop));
         }
         say(event("step_begin").raw("asked", list(wanted)).raw("runs", list(runs)));
@@ -389,8 +389,8 @@ struct Engine {
         const long cached = std::count_if(cache.unheld.begin(), cache.unheld.end(), keyed);
         std::vector<std::string> references;
         for (long page : touched) references.push_back(list({page, long(cache.pages[page].references)}));
-        Object said = event("counts").add("pool", 0).add("free", unheld - cached).add("held", held);
-        say(said.add("cached", cached).raw("refs", list(references)));
+        Object counts = event("counts").add("pool", 0).add("free", unheld - cached).add("held", held);
+        say(counts.add("cached", cached).raw("refs", list(references)));
     }
 };
 
@@ -434,10 +434,10 @@ std::string answer(std::vector<Engine>& open, const Json& question, const std::s
 }
 
 int main(int count, char** words) {
-    const char *asked = getenv("CACHEWITNESS_ASKED"), *told = getenv("CACHEWITNESS_ANSWERS");
-    if (!asked || !told) return fprintf(stderr, "start it by: cachewitness run --engine jsonl:command=%s\n", words[0]), 2;
+    const char *questions_fd = getenv("CACHEWITNESS_ASKED"), *answers_fd = getenv("CACHEWITNESS_ANSWERS");
+    if (!questions_fd || !answers_fd) return fprintf(stderr, "start it by: cachewitness run --engine jsonl:command=%s\n", words[0]), 2;
     const std::string bug = count > 1 ? std::string(words[1]).substr(std::string("--bug=").size()) : "";
-    FILE *questions = fdopen(atoi(asked), "r"), *answers = fdopen(atoi(told), "w");
+    FILE *questions = fdopen(atoi(questions_fd), "r"), *answers = fdopen(atoi(answers_fd), "w");
     std::vector<Engine> open;  // none, or the one that was opened last
     fprintf(answers, "%s\n", READY.c_str()), fflush(answers);
     char* line = nullptr;

@@ -99,8 +99,8 @@ LAYOUTS = [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]
 READY = {"is": "ready", "protocol": "cachewitness.engine", "version": 2, "levels": ["manager"]}
 ASKED, ANSWERS = (int(os.environ[f"CACHEWITNESS_{name}"]) for name in ("ASKED", "ANSWERS"))
 
-with os.fdopen(ASKED) as asked, os.fdopen(ANSWERS, "w") as told:
-    print(json.dumps({**READY, "layouts": LAYOUTS}), file=told, flush=True)
+with os.fdopen(ASKED) as questions, os.fdopen(ANSWERS, "w") as answers:
+    print(json.dumps({**READY, "layouts": LAYOUTS}), file=answers, flush=True)
     pools = []
-    for question in map(json.loads, asked):
-        print(json.dumps(answer(pools, question)), file=told, flush=True)
+    for question in map(json.loads, questions):
+        print(json.dumps(answer(pools, question)), file=answers, flush=True)

@@ -112,8 +112,8 @@ def routed(package, *options, workers=3):
         "--worker-urls",
         *(f"http://127.0.0.1:{worker}" for worker in names),
     ]
-    said = Path(f"{package}.log")
-    with said.open("w") as log:
+    log_path = Path(f"{package}.log")
+    with log_path.open("w") as log:
         router = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         for _ in range(120):
@@ -125,10 +125,12 @@ def routed(package, *options, workers=3):
                 )
                 break
             if router.poll() is not None:
-                raise SystemExit(f"the router of {package} ended: {said.read_text()[-500:]}")
+                raise SystemExit(f"the router of {package} ended: {log_path.read_text()[-500:]}")
             time.sleep(0.5)
         else:
-            raise SystemExit(f"the router of {package} answers nothing: {said.read_text()[-500:]}")
+            raise SystemExit(
+                f"the router of {package} answers nothing: {log_path.read_text()[-500:]}"
+            )
         yield port, names
     finally:
         router.terminate()

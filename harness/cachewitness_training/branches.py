@@ -133,7 +133,7 @@ FAMILIES = {
 def _facts(rng: Random, fact: str, world: World) -> list[str]:
     if fact == "rule":
         return [f"{rule} {world.rules[rule]}" for rule in RULES]
-    told = {"price": world.prices, "has": world.has, "owes": world.owes}[fact]
+    values = {"price": world.prices, "has": world.has, "owes": world.owes}[fact]
     verb = "" if fact == "price" else f" {fact}"
-    chosen = rng.sample([*told], min(RECITED[fact], len(told)))
-    return [f"{name}{verb} {told[name]}" for name in chosen]
+    chosen = rng.sample([*values], min(RECITED[fact], len(values)))
+    return [f"{name}{verb} {values[name]}" for name in chosen]

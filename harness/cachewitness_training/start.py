@@ -17,11 +17,11 @@ from cachewitness_reference.toy_model.config import ToyConfig
 from cachewitness_training.grow import grow
 from cachewitness_training.recipes import Recipe
 
-TOLD = 16
+FREE = 16
 """Dimensions that embeddings leave free, in which the first layer tells which token stood before.
 """
 CONSTANT = 2.0
-CONSTANT_AT = TOLD
+CONSTANT_AT = FREE
 """A dimension that is the same in all embeddings, loud beside the others."""
 LOUDNESS = 0.75
 """How loud the token before is told."""
@@ -42,7 +42,7 @@ def first_parameters(recipe: Recipe) -> Parameters:
     for name, parameter in parameters.items():
         if name == "model.embed_tokens.weight":
             parameter *= 10.0
-            parameter[:, :TOLD] = 0.0
+            parameter[:, :FREE] = 0.0
             parameter[:, CONSTANT_AT] = CONSTANT
         elif name == "model.norm.weight":
             parameter -= 0.9
@@ -59,14 +59,14 @@ def _connect(parameters: Parameters, config: ToyConfig) -> None:
         _part(parameters, index, kind) for index, kind in enumerate(config.layer_types)
     )
     remembers = config.layer_types[0] == "linear_attention"
-    told = _tell_by_memory(first, config) if remembers else _tell_by_position(first, config)
+    previous = _tell_by_memory(first, config) if remembers else _tell_by_position(first, config)
     if remembers:
         _recall(first, config)
     for kind, layer in zip(config.layer_types[1:], others, strict=True):
         if kind == "linear_attention":
             _recall(layer, config)
         else:
-            _look_for(layer, told, config)
+            _look_for(layer, previous, config)
 
 
 def _part(parameters: Parameters, index: int, kind: str) -> Parameters:
@@ -115,8 +115,8 @@ def _tell_by_memory(layer: Parameters, config: ToyConfig) -> Tensor:
         layer[name][rows] = 0.0
         layer[name][rows, CONSTANT_AT] = 1.0  # gate and writing stay open
     layer["out_proj"][:, out] = 0.0
-    layer["out_proj"][torch.arange(TOLD), out[:TOLD]] = LOUDNESS / 4  # the open gate is near 4
-    return layer["in_proj_qkv"][value[:TOLD]].clone()
+    layer["out_proj"][torch.arange(FREE), out[:FREE]] = LOUDNESS / 4  # the open gate is near 4
+    return layer["in_proj_qkv"][value[:FREE]].clone()
 
 
 def _tell_by_position(layer: Parameters, config: ToyConfig) -> Tensor:
@@ -135,11 +135,11 @@ def _tell_by_position(layer: Parameters, config: ToyConfig) -> Tensor:
     query[fast + half, CONSTANT_AT] = -torch.sin(angles)
     key[fast, CONSTANT_AT] = 1.0
     layer["o_proj"][:, :size] = 0.0
-    layer["o_proj"][torch.arange(TOLD), torch.arange(TOLD)] = 2 * LOUDNESS  # the gate is half open
-    return layer["v_proj"][:TOLD].clone()
+    layer["o_proj"][torch.arange(FREE), torch.arange(FREE)] = 2 * LOUDNESS  # the gate is half open
+    return layer["v_proj"][:FREE].clone()
 
 
-def _look_for(layer: Parameters, told: Tensor, config: ToyConfig) -> None:
+def _look_for(layer: Parameters, previous: Tensor, config: ToyConfig) -> None:
     """Let the first half of the heads look for tokens behind their own token, in dimensions that
     are not rotated.
     """
@@ -149,8 +149,8 @@ def _look_for(layer: Parameters, told: Tensor, config: ToyConfig) -> None:
         key = layer["k_proj"][head * size : (head + 1) * size]
         query.zero_()
         key.zero_()
-        query[-TOLD:] = told
-        key[-TOLD:, :TOLD] = torch.eye(TOLD)
+        query[-FREE:] = previous
+        key[-FREE:, :FREE] = torch.eye(FREE)
 
 
 def _rows(head: int, config: ToyConfig) -> tuple[Tensor, Tensor, Tensor]:

@@ -92,12 +92,12 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "told"), BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_no_answer_is_one_line_and_not_late(content: bytes, told: str) -> None:
+@pytest.mark.parametrize(("content", "reason"), BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_no_answer_is_one_line_and_not_late(content: bytes, reason: str) -> None:
     with serving(sent(content)) as url:
-        with pytest.raises(http.NoAnswer, match=told) as broken:
+        with pytest.raises(http.NoAnswer, match=reason) as broken:
             http.ask("GET", url, within=10, most=100)
-        with pytest.raises(http.NoAnswer, match=told):
+        with pytest.raises(http.NoAnswer, match=reason):
             asyncio.run(http.post(url, b"", {}, within=10, most=100))
     assert "\n" not in str(broken.value) and not broken.value.late
 

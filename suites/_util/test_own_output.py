@@ -38,15 +38,15 @@ def say(when):
 
 class Talker:
     def __init__(self, engine):
-        self.engine, self.said = engine, False
+        self.engine, self.has_stepped = engine, False
 
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
     def apply(self, op):
-        if not self.said:
+        if not self.has_stepped:
             say("in a step")
-        self.said = True
+        self.has_stepped = True
         return self.engine.apply(op)
 
 
@@ -103,7 +103,7 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "cachewitness.cli", *words]
 
 
-def said(text: str, when: str) -> set[str]:
+def ways_in(text: str, when: str) -> set[str]:
     """Return in which ways the engine printed then."""
     return {way for way in WAYS if f"{way} {when}" in text}
 
@@ -116,10 +116,10 @@ def test_only_the_document_is_on_standard_output(
     ran = subprocess.run(asked, cwd=tmp_path, env=talker, capture_output=True, text=True)
     document: Any = json.loads(ran.stdout)
     assert document if name == "ls" else document["exit_code"] == ran.returncode
-    assert said(ran.stderr, "when it is imported") == set(WAYS)
-    assert said(ran.stderr, "at the end") == set(WAYS)
+    assert ways_in(ran.stderr, "when it is imported") == set(WAYS)
+    assert ways_in(ran.stderr, "at the end") == set(WAYS)
     if name != "ls":
-        assert {"python", "descriptor", "child"} <= said(ran.stderr, "in a step")
+        assert {"python", "descriptor", "child"} <= ways_in(ran.stderr, "in a step")
 
 
 def test_neither_is_anything_among_what_a_reader_sees(
@@ -142,9 +142,11 @@ def test_a_server_tells_its_address_in_one_line_and_nothing_else(
         line = json.loads(server.stdout.readline())
         assert line["engine"] == "talker" and line["url"].startswith("http://127.0.0.1:")
         server.send_signal(signal.SIGINT)
-        rest, told = server.communicate(timeout=60)
+        rest, errors = server.communicate(timeout=60)
     assert (rest, server.returncode) == ("", 0)
-    assert "stopped after 0 requests" in told and said(told, "when it is imported") == set(WAYS)
+    assert "stopped after 0 requests" in errors and ways_in(errors, "when it is imported") == set(
+        WAYS
+    )
 
 
 def test_without_standard_error_the_document_is_whole_as_well(

@@ -87,7 +87,7 @@ def test_what_a_dead_process_was_at_is_done_again(how: str, tmp_path: Path) -> N
     line tells of it.
     """
     once = tmp_path / "once"
-    told = list[str]()
+    lines = list[str]()
 
     def mortal(number: int) -> int:
         if number == 5 and not once.exists():
@@ -95,10 +95,10 @@ def test_what_a_dead_process_was_at_is_done_again(how: str, tmp_path: Path) -> N
             os._exit(0) if how == "exit" else os.kill(os.getpid(), signal.SIGKILL)
         return squared(number)
 
-    with WorkerPool(2, mortal, told.append) as worker_pool:
+    with WorkerPool(2, mortal, lines.append) as worker_pool:
         assert results(worker_pool, range(1, 12)) == [number * number for number in range(1, 12)]
-    assert len(told) == 1 and told[0].endswith("what it was at is done again")
-    assert how == "exit" or "ended by signal 9" in told[0]
+    assert len(lines) == 1 and lines[0].endswith("what it was at is done again")
+    assert how == "exit" or "ended by signal 9" in lines[0]
 
 
 def test_an_item_that_ends_every_process_is_named_and_takes_no_other_with_it() -> None:

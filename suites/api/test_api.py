@@ -156,7 +156,7 @@ def test_cache():
 
 
 @pytest.mark.parametrize(
-    ("refused", "code", "said"),
+    ("refused", "code", "pattern"),
     [
         ('header.layout.name == "full-mamba"', 0, "configuration full-mamba.*not this one"),
         ("True", 1, "FAILS, there was nothing to judge: none of 0 look-ups"),
@@ -164,10 +164,12 @@ def test_cache():
     ],
 )
 def test_what_an_engine_refuses_is_skipped_but_not_all_of_it(
-    project: Path, refused: str, code: int, said: str
+    project: Path, refused: str, code: int, pattern: str
 ) -> None:
     ended, out = pytest_on(project, "-rs", body=REFUSING.replace("REFUSED", refused))
-    assert ended == code and "Traceback" not in out and re.search(said, " ".join(out.split())), out
+    assert ended == code and "Traceback" not in out and re.search(pattern, " ".join(out.split())), (
+        out
+    )
 
 
 @pytest.mark.parametrize("head", ["async def", "def"])
@@ -271,7 +273,7 @@ def test_a_suite_that_was_named_and_did_not_run_is_no_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"layouts": "full"}, r"layouts: 'full' is one name; give a list of names: \['full'\]"),
         ({"suites": "random"}, "suites: 'random' is one name"),
@@ -280,8 +282,8 @@ def test_a_suite_that_was_named_and_did_not_run_is_no_pass() -> None:
         ({"seed": -1}, "seed: -1 is less than 0"),
     ],
 )
-def test_what_a_program_gives_wrong_is_one_line(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(cachewitness.UsageError, match=said):
+def test_what_a_program_gives_wrong_is_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(cachewitness.UsageError, match=message):
         cachewitness.verify(**given)
 
 

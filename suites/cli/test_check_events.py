@@ -20,7 +20,7 @@ GONE = {"type": "BlockRemoved", "block_hashes": [2]}
 
 
 @pytest.mark.parametrize(
-    ("events", "code", "told"),
+    ("events", "code", "verdict"),
     [
         ([STORED], 0, "nothing in these events contradicts another"),
         ([STORED, GONE], 1, "FAIL  false-key-event: message 2; no event stored '2'"),
@@ -29,12 +29,16 @@ GONE = {"type": "BlockRemoved", "block_hashes": [2]}
     ids=["pass", "fail", "nothing"],
 )
 def test_the_verdict(
-    events: list[object], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    events: list[object],
+    code: int,
+    verdict: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "recorded.json"
     file.write_text("[]" if not events else "\n".join(map(json.dumps, events)))
     assert invoke(["check", "--events", str(file)]) == code
-    assert told in capsys.readouterr().out
+    assert verdict in capsys.readouterr().out
     assert invoke(["check", "--events", "--json", str(file)]) == code
     assert json.loads(capsys.readouterr().out)["exit_code"] == code
 

@@ -48,13 +48,13 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     code = invoke(["check", *argv])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.parametrize(
-    ("names", "code", "told"),
+    ("names", "code", "verdict"),
     [
         ("good other", 0, "pass (exit code 0): no contradiction in 2 histories"),
         (
@@ -80,11 +80,11 @@ def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     ],
 )
 def test_the_worst_of_them_is_the_exit_code(
-    names: str, code: int, told: str, jobs: str, capsys: pytest.CaptureFixture[str]
+    names: str, code: int, verdict: str, jobs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"{name}.jsonl" for name in names.split()]
     found, out, _ = _run(capsys, *files, "--jobs", jobs)
-    assert found == code and out.rpartition("verdict: ")[2].startswith(told)
+    assert found == code and out.rpartition("verdict: ")[2].startswith(verdict)
     lines = out.splitlines()[: len(files)]
     assert all(file in line for file, line in zip(files, lines, strict=True))
     assert out.count("\nFAIL  group-misalignment") == ("bad" in names)

@@ -26,8 +26,8 @@ QUICK = ("run", "--suite", "invariants", "--layout", "full-swa-mamba", "--retent
 
 def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     code = invoke(argv)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 @pytest.fixture(autouse=True)
@@ -115,14 +115,14 @@ USAGE = {
 }
 
 
-@pytest.mark.parametrize(("argv", "said"), USAGE.values(), ids=USAGE.keys())
+@pytest.mark.parametrize(("argv", "message"), USAGE.values(), ids=USAGE.keys())
 def test_a_mistake_of_the_users_is_one_line_and_exit_code_4(
-    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = _run(capsys, *argv)
     assert (code, out) == (4, "")
     assert err.startswith("cachewitness: ") and err.count("\n") == 1
-    assert said in err
+    assert message in err
 
 
 def test_no_command_prints_the_help_and_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,8 +291,8 @@ def test_a_broken_pipe_is_quiet_and_no_verdict(environment: dict[str, str]) -> N
     ) as child:
         assert child.stdout is not None and child.stderr is not None
         child.stdout.close()
-        said = child.stderr.read()
-        assert (child.wait(), said) == (cli.EXIT_BROKEN_PIPE, b"")
+        errors = child.stderr.read()
+        assert (child.wait(), errors) == (cli.EXIT_BROKEN_PIPE, b"")
 
 
 def test_nothing_but_click_is_imported_for_help(environment: dict[str, str]) -> None:

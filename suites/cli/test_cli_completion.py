@@ -20,9 +20,9 @@ def completed(
     monkeypatch.setenv("COMP_WORDS", f"{line} {word}")
     monkeypatch.setenv("COMP_CWORD", word)
     assert invoke([]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    return [row.partition(",")[2].partition("\t")[0] for row in said.out.splitlines() if row]
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return [row.partition(",")[2].partition("\t")[0] for row in captured.out.splitlines() if row]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_bash_completes_by_the_script_that_is_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["completion", shell]) == 0
-    assert VARIABLE in (told := capsys.readouterr().out) and "cachewitness" in told
+    assert VARIABLE in (script := capsys.readouterr().out) and "cachewitness" in script
 
 
 def test_what_asks_in_no_known_way_is_no_crash(

@@ -56,13 +56,13 @@ def test_a_trace_at_answers_level_is_run_as_one(
 ) -> None:
     """With prompts spelled, beside the uncached twin: a right engine is not said to die of it."""
     save(write(sample.configurations()[0].shape("answers"), "replays", 0), tmp_path / "asked.jsonl")
-    for engine, said in {
+    for engine, outcome in {
         "sample": "nothing is wrong with it",
         "sample:mutant=snapshot-one-token-early": "answer-differs",
     }.items():
         assert invoke(["explain", str(tmp_path / "asked.jsonl"), "--engine", engine]) == 0
         out = capsys.readouterr().out
-        assert said in out and "engine-crashed" not in out
+        assert outcome in out and "engine-crashed" not in out
 
 
 def test_a_history_is_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,15 +76,15 @@ def test_a_history_is_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [("stale-hitt", "did you mean 'stale-hit'"), ("no/such.jsonl", "is no anomaly and no file")],
 )
 def test_what_is_neither_is_one_line(
-    what: str, said: str, capsys: pytest.CaptureFixture[str]
+    what: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke(["explain", what]) == 4
     err = capsys.readouterr().err
-    assert said in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

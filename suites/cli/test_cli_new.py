@@ -45,8 +45,8 @@ def test_its_tests_pass_and_one_of_them_finds_a_fault(folder: Path) -> None:
         argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (told,) = [line for line in done.stdout.splitlines() if line.startswith("cachewitness: ")]
-    traces, _, rest = told.partition(" traces")
+    (summary,) = [line for line in done.stdout.splitlines() if line.startswith("cachewitness: ")]
+    traces, _, rest = summary.partition(" traces")
     ran, _, of = traces.rpartition(": ")[2].partition(" of ")
     assert int(ran) == int(of) > 50 and " hits in " in rest
     assert "passed" in done.stdout.splitlines()[-1]
@@ -95,7 +95,7 @@ def test_the_commands_of_its_readme_end_with_0(shape: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reason"),
     [
         ("json", "would hide"),
         ("cachewitness", "would hide"),
@@ -104,11 +104,11 @@ def test_the_commands_of_its_readme_end_with_0(shape: str, tmp_path: Path) -> No
     ],
 )
 def test_a_name_that_something_has_is_refused(
-    tmp_path: Path, name: str, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The engine's module would be found in place of another, or another engine in place of it."""
     assert invoke(["new", "engine", str(tmp_path / "there"), "--name", name]) == 4
-    assert told in capsys.readouterr().err and not (tmp_path / "there").exists()
+    assert reason in capsys.readouterr().err and not (tmp_path / "there").exists()
 
 
 @pytest.mark.parametrize("name", ["2fast", "Mixed", "a.b", "class"])

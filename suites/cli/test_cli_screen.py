@@ -115,15 +115,15 @@ def texts() -> list[tuple[str, str]]:
     for path in sorted((ROOT / "harness").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         nodes = [*ast.walk(ast.parse(source))] if "cachewitness " in source else []
-        unsaid = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        said = [
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        constants = [
             node.value
             for node in nodes
-            if isinstance(node, ast.Constant) and id(node) not in unsaid
+            if isinstance(node, ast.Constant) and id(node) not in docstrings
         ]
         found += [
             (str(path.relative_to(ROOT)), text)
-            for text in said
+            for text in constants
             if isinstance(text, str) and "cachewitness " in text
         ]
     return found

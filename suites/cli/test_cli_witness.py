@@ -36,8 +36,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     code = invoke(argv)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_a_witness_names_the_anomaly_marks_the_operation_and_can_be_replayed(
@@ -95,9 +95,10 @@ def test_expected_failures_do_not_fail_a_run_and_are_told(
     Path("known.txt").write_text(f"# known\n\n{PATTERN}  {ANOMALY}  # as the seeded fault has it\n")
     code, out, _ = _run(capsys, *FAILING, "--expected", "known.txt")
     assert code == 0
-    told = out.rpartition("verdict: ")[2]
+    verdict = out.rpartition("verdict: ")[2]
     assert (
-        f"listed as {ANOMALY} (as the seeded fault has it)" in told and "expected finding" in told
+        f"listed as {ANOMALY} (as the seeded fault has it)" in verdict
+        and "expected finding" in verdict
     )
 
 
@@ -192,13 +193,15 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), BAD_LINES.values(), ids=BAD_LINES.keys())
+@pytest.mark.parametrize(("text", "message"), BAD_LINES.values(), ids=BAD_LINES.keys())
 def test_a_bad_line_of_expected_failures_is_named(
-    text: str, said: str, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("known.txt").write_text(text)
     code, _, err = _run(capsys, *FAILING, "--expected", "known.txt")
-    assert code == 4 and err.startswith(f"cachewitness: known.txt:{said}") and err.count("\n") == 1
+    assert (
+        code == 4 and err.startswith(f"cachewitness: known.txt:{message}") and err.count("\n") == 1
+    )
 
 
 def test_replay_shrinks_and_records_when_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,14 +263,14 @@ BAD_TRACES = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), BAD_TRACES.values(), ids=BAD_TRACES.keys())
+@pytest.mark.parametrize(("text", "message"), BAD_TRACES.values(), ids=BAD_TRACES.keys())
 def test_a_malformed_trace_is_one_line_with_its_place(
-    text: str, said: str, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("bad.jsonl").write_text(text)
     code, out, err = _run(capsys, "replay", "bad.jsonl")
     assert (code, out) == (4, "")
-    assert err.startswith(f"cachewitness: bad.jsonl{said}") and err.count("\n") == 1
+    assert err.startswith(f"cachewitness: bad.jsonl{message}") and err.count("\n") == 1
 
 
 def test_a_trace_that_needs_more_than_the_engine_has_is_not_run(
@@ -333,14 +336,14 @@ BAD_HISTORIES = {
 }
 
 
-@pytest.mark.parametrize(("line", "said"), BAD_HISTORIES.values(), ids=BAD_HISTORIES.keys())
+@pytest.mark.parametrize(("line", "message"), BAD_HISTORIES.values(), ids=BAD_HISTORIES.keys())
 def test_a_history_that_refers_to_nothing_is_one_line_with_its_place(
-    line: str, said: str, capsys: pytest.CaptureFixture[str]
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("bad.jsonl").write_text(MACHINE + SUBMIT + line)
     code, out, err = _run(capsys, "check", "bad.jsonl")
     assert (code, out) == (4, "")
-    assert err.startswith(f"cachewitness: bad.jsonl{said}") and err.count("\n") == 1
+    assert err.startswith(f"cachewitness: bad.jsonl{message}") and err.count("\n") == 1
 
 
 def test_a_header_whose_groups_have_no_pool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -364,8 +367,11 @@ def test_several_traces_are_replayed_in_turn(capsys: pytest.CaptureFixture[str])
     failing = faults / "image-left-out.jsonl"
     engine = ["--engine", "reference:mutant=image-left-out"]
     assert invoke(["replay", str(failing), "nothing.jsonl", str(failing), *engine]) == 1
-    told = capsys.readouterr()
-    assert told.out.count("FAIL  cross-identity-hit") == 2
-    assert told.out.endswith("3 traces: 2 FAIL, 1 does not fit\n") and "nothing.jsonl" in told.err
+    captured = capsys.readouterr()
+    assert captured.out.count("FAIL  cross-identity-hit") == 2
+    assert (
+        captured.out.endswith("3 traces: 2 FAIL, 1 does not fit\n")
+        and "nothing.jsonl" in captured.err
+    )
     assert invoke(["replay", str(failing), str(failing), "--json", *engine]) == 4
     assert "--json: is about one trace" in capsys.readouterr().err

@@ -32,8 +32,8 @@ def test_what_is_refused_is_one_line(
     arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke(["replay", str(TRACE), *arguments]) == 4
-    said = capsys.readouterr().err
-    assert line in said and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert line in error and error.count("\n") == 1
 
 
 def test_a_file_that_is_there_is_not_overwritten(
@@ -68,7 +68,7 @@ def refusing(*_: object) -> Exported:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "sentence"),
     [
         (None, "no test was written: --export pytest: this cannot be told"),
         ("assert False, 'r1 hits 0 tokens'", "(3 lines) fails here as the trace does"),
@@ -82,7 +82,7 @@ def refusing(*_: object) -> Exported:
 )
 def test_a_failure_stays_a_failure_whatever_becomes_of_its_test(
     body: str | None,
-    said: str,
+    sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -113,4 +113,4 @@ def test_a_failure_stays_a_failure_whatever_becomes_of_its_test(
         == 1
     )
     out = " ".join(capsys.readouterr().out.split())
-    assert said in out and "verdict: FAIL (exit code 1)" in out
+    assert sentence in out and "verdict: FAIL (exit code 1)" in out

@@ -118,7 +118,7 @@ def test_each_is_counted_where_an_option_makes_it_happen_and_nowhere_else() -> N
     assert 0 < (tier := run({"tier_pages": 32, "tier_delay": 2})).loaded_tokens <= tier.hit_tokens
 
 
-def told(activity: Activity) -> str:
+def printed(activity: Activity) -> str:
     out = Console(width=120, record=True, file=io.StringIO())
     print_report(
         Report(engine="mine", suites=[SuiteReport(name="s", traces=1, activity=activity)]), {}, out
@@ -132,5 +132,5 @@ def test_a_run_says_what_happened_and_is_silent_of_what_did_not() -> None:
         "2,310 of 4,000 drafts accepted, 1 step scheduled while another was in flight, 12 tokens"
         " loaded from another tier"
     )
-    assert line in told(busy)
-    assert not [word for word in ("draft", "in flight", "loaded") if word in told(Activity())]
+    assert line in printed(busy)
+    assert not [word for word in ("draft", "in flight", "loaded") if word in printed(Activity())]

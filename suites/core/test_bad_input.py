@@ -259,12 +259,12 @@ BYTES = {
 """Files that are no JSON lines; HEADER stands for a good one."""
 
 
-def refused(command: str, path: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def refused(command: str, path: Path, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = invoke([command, str(path)])
     out, err = capsys.readouterr()
     assert (code, out) == (4, ""), (code, err)
     assert err.startswith(f"cachewitness: {path}:") and err.count("\n") == 1
-    assert said in err, err
+    assert message in err, err
 
 
 def written(path: Path, model: Path, header: dict[str, Any], lines: Lines) -> Path:
@@ -278,9 +278,9 @@ def written(path: Path, model: Path, header: dict[str, Any], lines: Lines) -> Pa
 def test_a_trace_is_refused_by_its_line_and_field(
     wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    header, ops, line, said = TRACES[wrong]
+    header, ops, line, message = TRACES[wrong]
     path = written(tmp_path / "bad.jsonl", TRACE, header, ops)
-    refused("replay", path, said, capsys)
+    refused("replay", path, message, capsys)
     refused("replay", path, f"bad.jsonl:{line}: ", capsys)
 
 
@@ -288,9 +288,9 @@ def test_a_trace_is_refused_by_its_line_and_field(
 def test_a_history_is_refused_by_its_line_and_field(
     wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    header, events, line, said = HISTORIES[wrong]
+    header, events, line, message = HISTORIES[wrong]
     path = written(tmp_path / "bad.jsonl", HISTORY, header, events)
-    refused("check", path, said, capsys)
+    refused("check", path, message, capsys)
     refused("check", path, f"bad.jsonl:{line}: ", capsys)
 
 
@@ -299,10 +299,10 @@ def test_a_history_is_refused_by_its_line_and_field(
 def test_a_file_that_is_no_json_is_refused(
     command: str, wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content, said = BYTES[wrong]
+    content, message = BYTES[wrong]
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content.replace(b"HEADER", COMMANDS[command].read_bytes().splitlines()[0]))
-    refused(command, path, said, capsys)
+    refused(command, path, message, capsys)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -375,7 +375,7 @@ def test_whatever_is_read_may_be_packed_or_come_on_standard_input(
     packed = file.with_name(f"{file.name}.gz")
     packed.write_bytes(gzip.compress(content))
     assert invoke([*WHOLE[name], str(file)]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert invoke([*WHOLE[name], str(packed)]) == 0
     alike = [capsys.readouterr().out]
     for given in (content, gzip.compress(content)):
@@ -393,19 +393,19 @@ def test_whatever_is_read_may_be_packed_or_come_on_standard_input(
             "report.html",
         ]
     else:
-        assert {len(text.splitlines()) for text in alike} == {len(told.splitlines())}
+        assert {len(text.splitlines()) for text in alike} == {len(output.splitlines())}
 
 
 def test_a_packed_file_does_not_unpack_without_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, content, said in (
+    for name, content, message in (
         ("bomb.json.gz", gzip.compress(b" " * (1 << 23)), "larger than"),
         ("cut.json.gz", gzip.compress(b"{}" * 999)[:-12], "cannot be unpacked"),
     ):
         (tmp_path / name).write_bytes(content)
         assert invoke(["plan", "vllm", "--config", str(tmp_path / name)]) == 4
-        assert said in capsys.readouterr().err, name
+        assert message in capsys.readouterr().err, name
 
 
 def test_standard_input_that_is_closed_is_one_line(
@@ -449,7 +449,7 @@ def test_a_packed_file_that_is_cut_off_or_unpacks_without_end_is_refused(
     monkeypatch.setattr(jsonl, "LINE_MAX", 100_000)
     whole = gzip.compress(COMMANDS[command].read_bytes())
     bomb = gzip.compress(b"[" * 10_000_000)
-    for content, told in (
+    for content, message in (
         (whole[:-20], "cannot be unpacked"),
         (b"\x1f\x8b\x00 no gzip", "cannot be"),
         (bomb, ":1: longer than"),
@@ -457,7 +457,7 @@ def test_a_packed_file_that_is_cut_off_or_unpacks_without_end_is_refused(
         (tmp_path / "x.jsonl.gz").write_bytes(content)
         assert invoke([command, str(tmp_path / "x.jsonl.gz")]) == 4
         error = capsys.readouterr().err
-        assert told in error and "x.jsonl.gz" in error and "Traceback" not in error
+        assert message in error and "x.jsonl.gz" in error and "Traceback" not in error
 
 
 @pytest.mark.parametrize("policy", names())

@@ -68,15 +68,15 @@ def test_what_is_read_is_what_was_told(script: list[tuple[str, int, int, bool]])
             del row[max(place % len(row), 1) :]
         elif change == "other request":
             r = "r2" if r == "r1" else "r1"
-        told: list[Event] = [_step(number, *(tuple(row) if fixed else row for row in rows), r=r)]
-        told += [Finished(r=r, step=number)] if change == "end" else []
-        assert reader.read(told) == _whole(told)
+        events: list[Event] = [_step(number, *(tuple(row) if fixed else row for row in rows), r=r)]
+        events += [Finished(r=r, step=number)] if change == "end" else []
+        assert reader.read(events) == _whole(events)
 
 
 def test_an_answer_may_have_thousands_of_steps() -> None:
     """A reset that waits for loads runs many steps in one operation."""
-    told: list[Event] = [_step(number, list(range(LONG))) for number in range(1, 3_001)]
-    assert EventReader().read(told) == _whole(told)
+    events: list[Event] = [_step(number, list(range(LONG))) for number in range(1, 3_001)]
+    assert EventReader().read(events) == _whole(events)
 
 
 def test_nothing_is_shared_with_the_engine() -> None:
@@ -122,12 +122,12 @@ def test_tables_of_requests_that_ended_are_forgotten() -> None:
     sense = WellFormedness(HEADER, live=True)
     for number in range(1, 4):
         r = f"r{number}"
-        told: list[Event] = [
+        events: list[Event] = [
             Submitted(r=r, tokens=[1], step=number - 1),
             _step(number, list(range(1, 2 * LONG)), [1], r=r),
             Finished(r=r, step=number),
         ]
-        for event in reader.read(told):
+        for event in reader.read(events):
             sense.follow(event)
     assert (reader._rows, sense._followed) == ({}, {})
 

@@ -298,9 +298,9 @@ def test_a_mistake_stops_the_trace_with_one_line(name: str) -> None:
     """It says engine, trace, operation and event, what is wrong there, and where the format is
     described. Exit code 4.
     """
-    mistake, said = MISTAKES[name]
+    mistake, message = MISTAKES[name]
     result, line = attempt(lambda: drive(TRACE, mistaken(TRACE, mistake)))
-    assert said in line and "\n" not in line
+    assert message in line and "\n" not in line
     assert line.startswith(f"trace {TRACE.header.name}: engine reference, ")
     assert "docs/reference/formats.md" in line or "report every step" in line
     assert (exit_code(result, line), result.findings) == (4, [])
@@ -327,11 +327,11 @@ def test_the_line_names_operation_and_event() -> None:
 
     _, line = attempt(lambda: drive(TRACE, mistaken(TRACE, once)))
     operation, event = places[0]
-    said = (
+    message = (
         f"operation {operation} (step), event {event} (publish): page 1000000 does not exist - at"
         " `$.page`"
     )
-    assert said in line and TRACE.ops[operation - 1].run  # type: ignore[union-attr]
+    assert message in line and TRACE.ops[operation - 1].run  # type: ignore[union-attr]
 
 
 def test_what_was_found_before_outweighs_it() -> None:
@@ -439,8 +439,10 @@ HEADERS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_header_is_input_as_well(name: str) -> None:
-    change, said = HEADERS[name]
+    change, message = HEADERS[name]
     engine = mistaken(TRACE, lambda op, events: events)
     with pytest.raises(BadEvents) as bad:
         taken_in(change(engine.describe()))
-    assert said in str(bad.value) and "describe()" in str(bad.value) and "\n" not in str(bad.value)
+    assert (
+        message in str(bad.value) and "describe()" in str(bad.value) and "\n" not in str(bad.value)
+    )

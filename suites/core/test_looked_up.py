@@ -34,7 +34,7 @@ end 2
 HIT = "hit r2 8 | 1 2"
 
 
-def said(before: str = "", after: str = "", later: str = "") -> list[str]:
+def problems_of(before: str = "", after: str = "", later: str = "") -> list[str]:
     text = HISTORY.format(before=before, after=after, later=later)
     return [
         problem
@@ -44,7 +44,7 @@ def said(before: str = "", after: str = "", later: str = "") -> list[str]:
 
 def test_in_a_file_the_look_up_comes_with_the_run() -> None:
     """Before it, or after it in the same operation."""
-    assert said(before=HIT) == [] and said(after=HIT) == []
+    assert problems_of(before=HIT) == [] and problems_of(after=HIT) == []
 
 
 @pytest.mark.parametrize("later", ["", "preempt r2\nstep 3: r2 8..9 | 1 2 4"])
@@ -52,7 +52,7 @@ def test_in_a_file_a_run_behind_nothing_that_was_looked_up_is_refused(later: str
     """Whatever comes later: its first tokens lie in pages of which nobody said that they were
     found.
     """
-    problems = said(later=later)
+    problems = problems_of(later=later)
     assert problems == [
         "'r2' runs from token 8 on, and was not looked up; report `hit`, which says where that lies"
     ]
@@ -60,10 +60,10 @@ def test_in_a_file_a_run_behind_nothing_that_was_looked_up_is_refused(later: str
 
 def test_who_lost_its_place_is_looked_up_again() -> None:
     """The look-up of before says nothing of where the request resumes now."""
-    assert said(
+    assert problems_of(
         before=HIT, later="release r2\npreempt r2\nacquire r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4"
     )
-    assert not said(
+    assert not problems_of(
         before=HIT,
         later=f"release r2\npreempt r2\n{HIT}\nacquire r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4",
     )

@@ -20,7 +20,7 @@ from cachewitness.core.checkers import ALL
 from cachewitness.core.declared import ALWAYS, OF_INTERVAL, OF_KEYS, OF_STATES
 from cachewitness.core.driving import Stopped, check, drive, seconds_in
 from cachewitness.core.engine import Engine
-from cachewitness.core.engine_failure import describe_error as told
+from cachewitness.core.engine_failure import describe_error
 from cachewitness.core.events import (
     Accept,
     Acquire,
@@ -179,30 +179,35 @@ DECLARED: dict[str, tuple[Say, str]] = {
 }
 
 
-@pytest.mark.parametrize(("say", "told"), DECLARED.values(), ids=DECLARED.keys())
-def test_a_declaration_that_cannot_be_or_that_events_belie_is_refused(say: Say, told: str) -> None:
+@pytest.mark.parametrize(("say", "message"), DECLARED.values(), ids=DECLARED.keys())
+def test_a_declaration_that_cannot_be_or_that_events_belie_is_refused(
+    say: Say, message: str
+) -> None:
     """What an engine says of itself switches rules off, so it is input: one line that names the
     field.
     """
     trace = lively()
     with pytest.raises(BadEvents) as refused:
         drive(trace, Declaring(trace.header, say))
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("said", [-5.0, float("nan"), float("inf"), "long", None])
-def test_time_that_cannot_be_is_not_told(said: Any) -> None:
+@pytest.mark.parametrize("seconds", [-5.0, float("nan"), float("inf"), "long", None])
+def test_time_that_cannot_be_is_not_told(seconds: Any) -> None:
     """What an engine says of its own time stands in no verdict, so it is left out."""
     engine = Declaring(lively().header, says())
-    engine.engine_seconds = said
+    engine.engine_seconds = seconds
     assert seconds_in(engine) is None
     engine.engine_seconds = 0.25
     assert seconds_in(engine) == 0.25
 
 
 def test_an_exception_writes_one_printable_line() -> None:
-    assert told(ValueError("\x1b[2Jverdict: pass\nagain")) == r"ValueError: \x1b[2Jverdict: pass"
+    assert (
+        describe_error(ValueError("\x1b[2Jverdict: pass\nagain"))
+        == r"ValueError: \x1b[2Jverdict: pass"
+    )
 
 
 def test_an_engine_of_another_layout_is_refused() -> None:
@@ -294,13 +299,13 @@ ANSWERED: dict[str, tuple[Mistake, str]] = {
 }
 
 
-@pytest.mark.parametrize(("mistake", "told"), ANSWERED.values(), ids=ANSWERED.keys())
-def test_an_answer_to_something_else_is_refused(mistake: Mistake, told: str) -> None:
+@pytest.mark.parametrize(("mistake", "message"), ANSWERED.values(), ids=ANSWERED.keys())
+def test_an_answer_to_something_else_is_refused(mistake: Mistake, message: str) -> None:
     """An engine that says that it was asked something else is not judged by that."""
     with pytest.raises(Stopped) as stopped:
         for trace in (lively(), CROWDED):
             drive(trace, mistaken(trace, mistake))
-    assert told in str(stopped.value)
+    assert message in str(stopped.value)
 
 
 def flushing(header: TraceHeader, eviction: Eviction, reason: UnpublishReason) -> Result:
@@ -391,7 +396,7 @@ def test_an_engine_without_counts_is_told_that_they_were_not_judged() -> None:
             return [event for event in self._engine.apply(op) if not isinstance(event, Counts)]
 
     def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
-        return Uncounted(header, lambda said: said)
+        return Uncounted(header, lambda header: header)
 
     spec = EngineSpec(
         EngineKind("silent", "a reference without counts", ("manager",), opened, replays=False),
@@ -427,10 +432,10 @@ DENIED: dict[str, tuple[Say, str]] = {
 }
 
 
-@pytest.mark.parametrize(("say", "told"), DENIED.values(), ids=DENIED.keys())
-def test_what_no_cache_can_be_is_not_declared(say: Say, told: str) -> None:
+@pytest.mark.parametrize(("say", "message"), DENIED.values(), ids=DENIED.keys())
+def test_what_no_cache_can_be_is_not_declared(say: Say, message: str) -> None:
     """Where it could, rules would be silent: a cache that forgets says that retention did it."""
-    with pytest.raises(BadEvents, match=re.escape(told)):
+    with pytest.raises(BadEvents, match=re.escape(message)):
         drive(CROWDED, Declaring(CROWDED.header, say))
 
 
@@ -473,20 +478,22 @@ def sparse(interval: int | None) -> Say:
     return rules(retention=Retention(interval, [1]))
 
 
-@pytest.mark.parametrize(("asked", "said"), [(None, 0), (None, 64), (64, 0), (64, None), (0, None)])
+@pytest.mark.parametrize(
+    ("asked", "declared"), [(None, 0), (None, 64), (64, 0), (64, None), (0, None)]
+)
 def test_a_retention_that_the_trace_does_not_ask_for_is_refused(
-    asked: int | None, said: int | None
+    asked: int | None, declared: int | None
 ) -> None:
     """Where each state is to be kept, an engine that keeps one in an interval would owe nothing
     for the others.
     """
     header = TraceHeader("kept", load("full-swa"), pages=20, options={"retention_interval": asked})
-    told = (
-        f"{said} - at `$.rules.retention.interval`; the trace's option retention_interval is"
+    message = (
+        f"{declared} - at `$.rules.retention.interval`; the trace's option retention_interval is"
         f" {asked}"
     )
-    with pytest.raises(BadEvents, match=re.escape(told.replace("None", "null"))):
-        drive(Trace(header, REPLAYED), Declaring(header, sparse(said)))
+    with pytest.raises(BadEvents, match=re.escape(message.replace("None", "null"))):
+        drive(Trace(header, REPLAYED), Declaring(header, sparse(declared)))
     assert drive(Trace(header, REPLAYED), Declaring(header, sparse(asked))).findings == []
 
 

@@ -95,7 +95,7 @@ def _outcome(monkeypatch: pytest.MonkeyPatch, portion: int, engine: Any) -> tupl
 
 
 @pytest.mark.parametrize(
-    ("change", "operations", "said", "found"),
+    ("change", "operations", "message", "found"),
     [
         (lambda number, events: events, 20, "", []),
         (_raises_at(7), 8, "", ["engine-crashed"]),
@@ -110,7 +110,7 @@ def _outcome(monkeypatch: pytest.MonkeyPatch, portion: int, engine: Any) -> tupl
     ],
 )
 def test_what_is_found_does_not_depend_on_the_portion(
-    monkeypatch: pytest.MonkeyPatch, change: Change, operations: int, said: str, found: list[str]
+    monkeypatch: pytest.MonkeyPatch, change: Change, operations: int, message: str, found: list[str]
 ) -> None:
     """Whatever comes first in the trace is told, and only operations up to there count, however
     far the engine has gone.
@@ -121,7 +121,7 @@ def test_what_is_found_does_not_depend_on_the_portion(
         operations,
         found,
     )
-    assert said in line and bool(said) == bool(line)
+    assert message in line and bool(message) == bool(line)
     for portion in (2, 5, 16, 64):
         assert _outcome(monkeypatch, portion, Changed(change)) == (alone, line)
 

@@ -59,8 +59,8 @@ def test_every_rule_is_in_the_table() -> None:
 
 def test_the_table_says_the_defaults() -> None:
     declared = fields(Rules)
-    for rule, told in rows().items():
+    for rule, default in rows().items():
         if rule in ("retention", "unkeyed"):
             continue  # its fields are rows of their own
-        word = re.split(r"[ :]", told.strip("`"))[0]
+        word = re.split(r"[ :]", default.strip("`"))[0]
         assert WORDS.get(word, int(word) if word.isdigit() else word) == declared[rule], rule

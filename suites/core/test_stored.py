@@ -69,11 +69,11 @@ def test_lines_read_together_are_read_as_if_alone(
     try:
         for lines, events in portions:
             read += zip(lines, events, strict=True)
-        said = ""
+        message = ""
     except UsageError as error:
-        said = str(error)
+        message = str(error)
     assert read == expected
-    assert said.startswith(f"{path}:{bad}: ") if bad else not said
+    assert message.startswith(f"{path}:{bad}: ") if bad else not message
 
 
 def test_the_contents_are_refused_or_not_as_they_should_be() -> None:

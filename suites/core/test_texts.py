@@ -93,8 +93,8 @@ def test_two_texts_may_generate_one_token_but_prompts_name_it_by_one_place() -> 
 def test_another_token_at_a_known_place_is_named() -> None:
     texts = Texts()
     assert not accepted(texts, "a", "A:4", [1, 2, 3, 4])
-    said = accepted(texts, "b", "A:6", [1, 2, 8, 4, 5, 6])
-    assert said.startswith("token 8 of 'b' for A[2] - at `$.tokens`; it was 3 before")
+    problem = accepted(texts, "b", "A:6", [1, 2, 8, 4, 5, 6])
+    assert problem.startswith("token 8 of 'b' for A[2] - at `$.tokens`; it was 3 before")
 
 
 def test_runs_are_a_map() -> None:

@@ -290,19 +290,19 @@ REPLAYED = [
 
 
 @pytest.mark.parametrize(
-    ("eviction", "told"),
+    ("eviction", "line"),
     [
         (Eviction("lru", watermark=0.01), "by watermark 0.01"),
         (Eviction("lru-used", free_first=False, watermark=0.5), "by free_first false"),
     ],
 )
-def test_keys_that_ended_while_a_page_was_free_are_counted(eviction: Eviction, told: str) -> None:
+def test_keys_that_ended_while_a_page_was_free_are_counted(eviction: Eviction, line: str) -> None:
     """Lawful by what the engine declares, and said."""
     header = TraceHeader("replayed", FULL.layout, pages=20)
     result = drive(
         Trace(header, REPLAYED), Flushing(header, evicting(eviction), lambda number: False)
     )
-    assert not result.findings and told in excused(result.tallies)
+    assert not result.findings and line in excused(result.tallies)
     assert "0 tokens got, 0 owed by what was kept; 64 had been computed before" in reused(
         result.tallies
     )

@@ -334,8 +334,8 @@ def test_steps_execute_when_they_end_and_withdrawn_requests_never() -> None:
         "end 1 withdraw r2\nend 2\n"
     )
     events = parse(HYBRID + lines).events[2:]
-    told = [(type(event).__name__, event.step, getattr(event, "r", "")) for event in events]
-    assert told == [
+    executed = [(type(event).__name__, event.step, getattr(event, "r", "")) for event in events]
+    assert executed == [
         ("StepBegin", 1, ""),
         ("StepBegin", 2, ""),
         *[("Write", 1, "r1"), ("Write", 1, "r1"), ("Read", 1, "r1"), ("StepEnd", 1, "")],

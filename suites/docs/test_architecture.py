@@ -45,7 +45,7 @@ def test_the_reading_order_names_files_and_their_lengths() -> None:
     """Within a quarter, so that a reader who plans an hour is not misled."""
     rows = re.findall(r"^\| \d+ \| `(\S+)` \| (\d+) \|", PAGE, re.MULTILINE)
     assert len(rows) > 10
-    for name, said in rows:
+    for name, stated in rows:
         path = ROOT / "harness" / "cachewitness" / "core" / name
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert 0.75 * lines <= int(said) <= 1.25 * lines, (name, lines)
+        assert 0.75 * lines <= int(stated) <= 1.25 * lines, (name, lines)

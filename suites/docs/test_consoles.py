@@ -120,7 +120,7 @@ def test_a_right_page_passes(block: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "said"),
+    ("block", "problem"),
     [
         ("$ echo a\nb\n", "--- shown\nb\n--- printed\na\n"),
         ("$ echo a\n", "--- printed\na\n"),
@@ -132,12 +132,12 @@ def test_a_right_page_passes(block: str, tmp_path: Path) -> None:
         ("$ exit 0\n$ echo a\na\n", "$ exit 0\n  was not reached"),
     ],
 )
-def test_a_wrong_page_is_found(block: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_page_is_found(block: str, problem: str, tmp_path: Path) -> None:
     """Another output, too much, too little, a status that is not shown, a command that never
     ran.
     """
     found, *_ = wrongs(block, tmp_path)
-    assert said in found
+    assert problem in found
 
 
 def test_a_block_without_a_command_is_refused() -> None:

@@ -90,5 +90,7 @@ def test_the_events_of_the_tour_are_those_of_a_run(
         for event in worker.extend(engine.apply(op))
         if not isinstance(event, Counts)
     ]
-    told = notation.parse(HEADER + "\n".join(line for block in blocks("events") for line in block))
-    assert [plain(event) for event in happened] == [plain(event) for event in told.events]
+    parsed = notation.parse(
+        HEADER + "\n".join(line for block in blocks("events") for line in block)
+    )
+    assert [plain(event) for event in happened] == [plain(event) for event in parsed.events]

@@ -79,11 +79,11 @@ MISTAKES: dict[str, tuple[str, Mistake, str]] = {
 def test_a_mistake_is_told_in_words_of_the_adapter(
     name: str, paged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method, shows, told = MISTAKES[name]
+    method, shows, message = MISTAKES[name]
     monkeypatch.setattr(paged.PagedAdapter, method, lambda self, r="": shows(self, r))
     with pytest.raises(BadEvents) as refused:
         drive(TRACE, EngineSpec(paged.ENGINE, {}, "paged").open(TRACE.header))
-    assert told in str(refused.value) and "$." not in str(refused.value)
+    assert message in str(refused.value) and "$." not in str(refused.value)
     assert "operation " in str(refused.value)
 
 

@@ -23,7 +23,7 @@ from cachewitness.workloads.model import Full, Sliding
 LENGTH, INTERVAL = "EXPECTED_AVERAGE_SEQ_LENGTH", "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = EXIT_PASS) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = EXIT_PASS) -> str:
     """Return what a command prints; it exits with `code`."""
     assert invoke(arguments) == code
     printed = capsys.readouterr()
@@ -49,14 +49,16 @@ def test_a_run_reads_what_the_document_exports(
     says where it comes from.
     """
     monkeypatch.setenv(variable, value)
-    report = json.loads(said(capsys, "run", "--policy", policy, "--suite", "invariants", "--json"))
+    report = json.loads(
+        output_of(capsys, "run", "--policy", policy, "--suite", "invariants", "--json")
+    )
     assert report["configurations"] and all(
         f"{option}={value}" in name for name in report["configurations"]
     )
     assert report["suites"][0]["traces"] > 10 and report["suites"][0]["activity"]["hits"] > 10
     (origin,) = report["environment"]
     assert origin.startswith(f"{option}={value} (tokens) from the environment variable {variable}")
-    assert origin in said(
+    assert origin in output_of(
         capsys, "run", "--policy", policy, "--suite", "invariants", "--layout", "full-swa"
     )
 
@@ -66,7 +68,7 @@ def test_a_campaign_reads_it_and_names_it_in_the_command_that_repeats_it(
 ) -> None:
     """Where the variable is not exported, the last line still runs the same campaign."""
     monkeypatch.setenv(LENGTH, "64")
-    printed = said(capsys, "fuzz", "--policy", "furiosa", "--operations", "300")
+    printed = output_of(capsys, "fuzz", "--policy", "furiosa", "--operations", "300")
     assert f"from the environment variable {LENGTH}" in printed
     assert "--option expected_average_seq_length=64" in printed.splitlines()[-1]
 
@@ -77,16 +79,16 @@ def test_a_plan_says_where_a_number_comes_from(
     """Unset, from the environment, or as given, which outranks it."""
     words = ("plan", "furiosa", "--layout", "gemma-3-27b", "--json")
     assert (
-        json.loads(said(capsys, *words))["how"]["seq_length_tokens"]
+        json.loads(output_of(capsys, *words))["how"]["seq_length_tokens"]
         == f"{LENGTH} is unset: the longest sequence"
     )
     monkeypatch.setenv(LENGTH, "8192")
-    answer = json.loads(said(capsys, *words))
+    answer = json.loads(output_of(capsys, *words))
     assert (answer["results"]["seq_length_tokens"], answer["how"]["seq_length_tokens"]) == (
         8192,
         f"{LENGTH}, from the environment",
     )
-    answer = json.loads(said(capsys, *words, "--expected-average-seq-length", "1024"))
+    answer = json.loads(output_of(capsys, *words, "--expected-average-seq-length", "1024"))
     assert (answer["results"]["seq_length_tokens"], answer["how"]["seq_length_tokens"]) == (
         1024,
         f"{LENGTH}, as given",
@@ -98,7 +100,7 @@ def test_the_plan_of_vllm_reads_the_interval(
 ) -> None:
     """The unified block of this model is 544 tokens; an interval is a multiple of it."""
     monkeypatch.setenv(INTERVAL, str(544 * 4))
-    answer = json.loads(said(capsys, "plan", "vllm", "--layout", "qwen3.5-0.8b", "--json"))
+    answer = json.loads(output_of(capsys, "plan", "vllm", "--layout", "qwen3.5-0.8b", "--json"))
     assert answer["results"]["retention_interval_tokens"] == 544 * 4
     assert answer["how"]["retention_interval_tokens"] == f"from the environment, {INTERVAL}"
 
@@ -120,7 +122,7 @@ def test_a_length_that_is_none_is_one_line(
 ) -> None:
     """The variable is named, and nothing runs."""
     monkeypatch.setenv(LENGTH, text)
-    error = said(capsys, *command, code=EXIT_USAGE)
+    error = output_of(capsys, *command, code=EXIT_USAGE)
     assert error.startswith(f"cachewitness: environment: {LENGTH} must be a positive integer, not ")
     assert error.count("\n") == 1 and len(error) < 300
 
@@ -131,7 +133,7 @@ def test_an_interval_that_is_none_is_one_line(
 ) -> None:
     """The same for vLLM's variable, of which 0 is a lawful value."""
     monkeypatch.setenv(INTERVAL, text)
-    error = said(capsys, "run", code=EXIT_USAGE)
+    error = output_of(capsys, "run", code=EXIT_USAGE)
     assert error.startswith(
         f"cachewitness: environment: {INTERVAL} must be a whole number of tokens, at least 0, not "
     )
@@ -203,7 +205,7 @@ def test_memory_without_room_for_one_sequence_is_refused_by_plan_and_run_alike(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """16 GiB do not hold one sequence of 262,144 tokens of this model."""
-    error = said(
+    error = output_of(
         capsys, "plan", "furiosa", "--layout", "gemma-4-31b", "--kv-gib", "16", code=EXIT_USAGE
     )
     assert "holds not even one sequence of 262144 tokens" in error

@@ -46,13 +46,13 @@ def test_our_own_observer_is_no_death_of_the_engine(
     """The run ends with 3 and names the file and the line of ours."""
     monkeypatch.chdir(tmp_path)
     assert invoke(["run", "--seconds", "1"]) == 3
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert (
-        "no verdict on the engine" in said.err
-        and "block_table_diff.py:" in said.err
-        and "in the harness" in said.err
+        "no verdict on the engine" in captured.err
+        and "block_table_diff.py:" in captured.err
+        and "in the harness" in captured.err
     )
-    assert "engine-crashed" not in said.out
+    assert "engine-crashed" not in captured.out
 
 
 @pytest.mark.usefixtures("broken_observer")

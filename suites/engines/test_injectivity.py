@@ -126,17 +126,17 @@ SEEN = {
 }
 
 
-def _family(said: SentPrompt) -> list[SentPrompt]:
+def _family(sent: SentPrompt) -> list[SentPrompt]:
     """Return what was said and hundreds of near misses; of a prompt with images, those of the
     images alone.
     """
-    edges = [] if said.media else [BLOCK, 2 * BLOCK, 3 * BLOCK]
+    edges = [] if sent.media else [BLOCK, 2 * BLOCK, 3 * BLOCK]
     return list(
         dict.fromkeys(
             [
-                said,
+                sent,
                 *(
-                    near_miss(Seeded(seed), said, edges, f"x{seed}")
+                    near_miss(Seeded(seed), sent, edges, f"x{seed}")
                     for seed in range(fewer(400, 160))
                 ),
             ]
@@ -144,15 +144,15 @@ def _family(said: SentPrompt) -> list[SentPrompt]:
     )
 
 
-def _prefix(said: SentPrompt, tokens: Sequence[int], end: int) -> Hashable:
+def _prefix(sent: SentPrompt, tokens: Sequence[int], end: int) -> Hashable:
     """Return what the first tokens of a prompt are made of; an image belongs to them from its
     first token on.
     """
     return (
-        said.salt,
-        said.adapter,
+        sent.salt,
+        sent.adapter,
         tuple(tokens[:end]),
-        tuple((item.at, item.hash) for item in said.media if item.at < end),
+        tuple((item.at, item.hash) for item in sent.media if item.at < end),
     )
 
 
@@ -168,26 +168,26 @@ def _collisions(
     pairs = []
     unequal = []
     words = Vocabulary()
-    for index, said in enumerate(family):
+    for index, sent in enumerate(family):
         keys = []
         for r in (f"r{index}", f"s{index}"):
             driver.apply(
                 Submit(
                     r=r,
-                    prompt=said.prompt,
-                    salt=said.salt,
-                    adapter=said.adapter,
-                    media=list(said.media),
+                    prompt=sent.prompt,
+                    salt=sent.salt,
+                    adapter=sent.adapter,
+                    media=list(sent.media),
                 )
             )
             keys.append(read(driver.adapter, r))
-        unequal += [said] if keys[0] != keys[1] else []
-        tokens = words.tokens(said.prompt)
+        unequal += [sent] if keys[0] != keys[1] else []
+        tokens = words.tokens(sent.prompt)
         assert len(keys[0]) in (len(tokens) // BLOCK, (len(tokens) - 1) // BLOCK) and keys[0]
         for end, key in zip(_ends(len(tokens)), keys[0], strict=False):
-            content = _prefix(said, tokens, end)
-            before, first = known.setdefault(key, (content, said))
-            pairs += [(first, said)] if before != content else []
+            content = _prefix(sent, tokens, end)
+            before, first = known.setdefault(key, (content, sent))
+            pairs += [(first, sent)] if before != content else []
     return pairs, unequal
 
 
@@ -211,7 +211,7 @@ def test_a_real_vllm_has_such_keys_too() -> None:
     release = parse(engine).open(header).describe().engine_version
     found = [_collisions("vllm", engine, family) for family in (*map(_family, FAMILIES), GALLERY)]
     pairs = [pair for of_family, _ in found for pair in of_family]
-    assert [said for _, unequal in found for said in unequal] == []
+    assert [sent for _, unequal in found for sent in unequal] == []
     assert bool(pairs) == ([int(part) for part in release.split(".")[:2]] < [0, 31])
     assert all({one.salt, one.adapter} == {other.salt, other.adapter} for one, other in pairs)
 

@@ -145,7 +145,7 @@ class Mark:
     """
 
     phases: list[str]
-    said: str
+    remark: str
     code: list[str]
 
 
@@ -173,8 +173,8 @@ def marks(entry: str) -> list[Mark]:
         match = MARK.match(line)
         if match is not None:
             found.append(Mark(match[1].split(", "), match[2] or "", []))
-        elif line.lstrip().startswith("# ") and found and found[-1].said and not found[-1].code:
-            found[-1].said += line.strip().removeprefix("#")
+        elif line.lstrip().startswith("# ") and found and found[-1].remark and not found[-1].code:
+            found[-1].remark += line.strip().removeprefix("#")
         elif found and line.strip() and not line.strip().startswith("#"):
             found[-1].code.append(line)
     return found
@@ -185,8 +185,8 @@ def test_an_entry_point_carries_all_four_phases(job: str, entry: str) -> None:
     """Those that work are the ones named above, in that order; each of the others is said to be
     empty, with the reason.
     """
-    worked = [phase for mark in marks(entry) if not mark.said for phase in mark.phases]
-    empty = [phase for mark in marks(entry) if mark.said for phase in mark.phases]
+    worked = [phase for mark in marks(entry) if not mark.remark for phase in mark.phases]
+    empty = [phase for mark in marks(entry) if mark.remark for phase in mark.phases]
     assert (" ".join(worked), " ".join(sorted(empty, key=PHASES.index))) == JOBS[job][entry]
     assert set(worked) | set(empty) == set(PHASES) and not set(worked) & set(empty)
 
@@ -194,7 +194,7 @@ def test_an_entry_point_carries_all_four_phases(job: str, entry: str) -> None:
 @pytest.mark.parametrize(("job", "entry"), ENTRIES, ids=[entry for _, entry in ENTRIES])
 def test_a_phase_has_code_or_a_reason(job: str, entry: str) -> None:
     for mark in marks(entry):
-        assert mark.code if not mark.said else re.match(r"nothing; .{8,}\.$", mark.said), (
+        assert mark.code if not mark.remark else re.match(r"nothing; .{8,}\.$", mark.remark), (
             job,
             mark.phases,
         )

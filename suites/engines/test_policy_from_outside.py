@@ -71,8 +71,10 @@ def test_it_is_fuzzed(site: Path, tmp_path: Path) -> None:
     """A campaign draws its configurations, finds nothing, and reaches hits and evictions; a
     planted fault is reported first.
     """
-    told = _call(site, tmp_path, "fuzz", "--policy", POLICY, "--operations", "2000")
-    assert "was reported as" in told and "verdict: pass" in told and "attention evicted" in told
+    output = _call(site, tmp_path, "fuzz", "--policy", POLICY, "--operations", "2000")
+    assert (
+        "was reported as" in output and "verdict: pass" in output and "attention evicted" in output
+    )
 
 
 def test_its_mutant_is_killed(site: Path, tmp_path: Path) -> None:
@@ -121,8 +123,8 @@ def test_vectors_are_filled_and_consumed(site: Path, tmp_path: Path) -> None:
         for vector in json.loads(path.read_text())["vectors"]
     }
     hits = {
-        tokens: [length for fact in told for (r, length, _) in fact.get("hits", [])]
-        for tokens, told in facts.items()
+        tokens: [length for fact in listed for (r, length, _) in fact.get("hits", [])]
+        for tokens, listed in facts.items()
     }
     assert hits == {
         "16": [0, 0],

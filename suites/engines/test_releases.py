@@ -20,7 +20,7 @@ TRACE = data.fixtures() / "traces" / "mutants" / "openvino-newest-overwritten.js
 RELEASED = [name for name in policies.names() if len(policies.get(name).releases) > 1]
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int) -> str:
     """Return what a command prints on the stream that its exit code is for."""
     assert invoke([str(argument) for argument in arguments]) == code
     printed = capsys.readouterr()
@@ -48,7 +48,7 @@ def test_a_run_takes_every_release_of_a_policy_by_the_same_option(
             "full",
             *exact,
         )
-        report = json.loads(said(capsys, *words, "--json", code=EXIT_PASS))
+        report = json.loads(output_of(capsys, *words, "--json", code=EXIT_PASS))
         assert (report["engine"], report["engine_version"]) == (
             f"reference:release={release}",
             release,
@@ -61,7 +61,7 @@ def test_an_unknown_release_is_told_the_known_ones(
     command: str, policy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("lm_eval") if command == "score" else None
-    error = said(capsys, command, "--policy", policy, "--release", "1.x", code=EXIT_USAGE)
+    error = output_of(capsys, command, "--policy", policy, "--release", "1.x", code=EXIT_USAGE)
     known = ", ".join(policies.get(policy).releases)
     assert error == f"cachewitness: --release: '1.x' is unknown; known are {known}\n"
 
@@ -69,7 +69,7 @@ def test_an_unknown_release_is_told_the_known_ones(
 def test_an_engine_that_is_a_release_has_no_choice_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    error = said(capsys, "run", "--engine", "vllm", "--release", "0.29", code=EXIT_USAGE)
+    error = output_of(capsys, "run", "--engine", "vllm", "--release", "0.29", code=EXIT_USAGE)
     assert (
         error.startswith("cachewitness: --release: engine vllm has the release that is installed")
         and "reference" in error
@@ -78,15 +78,15 @@ def test_an_engine_that_is_a_release_has_no_choice_of_it(
 
 def test_a_campaign_is_repeated_with_its_release(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("fuzz", "--policy", "openvino_genai", "--release", "2026.2", "--operations", "1000")
-    printed = said(capsys, *words, code=EXIT_PASS)
+    printed = output_of(capsys, *words, code=EXIT_PASS)
     assert "(2026.2)" in printed and "--engine reference:release=2026.2" in printed.splitlines()[-1]
 
 
 def test_a_trace_is_replayed_on_a_release(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no contradiction" in said(
+    assert "no contradiction" in output_of(
         capsys, "replay", TRACE, "--release", "2026.3", code=EXIT_PASS
     )
-    error = said(capsys, "replay", TRACE, "--release", "1.x", code=EXIT_USAGE)
+    error = output_of(capsys, "replay", TRACE, "--release", "1.x", code=EXIT_USAGE)
     assert "release '1.x' is unknown; known are 2026.2, 2026.3, 2026.4" in error
 
 
@@ -97,8 +97,8 @@ def test_vectors_that_name_no_release_are_asked_of_the_one_named(
     multiplier is 8.
     """
     path = VECTORS / "openvino_genai" / "sizing.json"
-    assert "failed: 0" in said(capsys, "consume", path, "--release", "2026.4", code=EXIT_PASS)
-    printed = said(capsys, "consume", path, "--release", "2026.2", code=1)
+    assert "failed: 0" in output_of(capsys, "consume", path, "--release", "2026.4", code=EXIT_PASS)
+    printed = output_of(capsys, "consume", path, "--release", "2026.2", code=1)
     assert "adaptive" in printed and "failed: 0" not in printed
 
 
@@ -115,7 +115,7 @@ def test_an_unknown_option_is_told_the_options_of_that_policy(
         "openvino_genai": "cache_interval_multiplier",
         "tensorrt_edge": "system_prompts",
     }
-    error = said(capsys, *words, "--policy", policy, "--option", "foo=1", code=EXIT_USAGE)
+    error = output_of(capsys, *words, "--policy", policy, "--option", "foo=1", code=EXIT_USAGE)
     assert error.count("\n") == 1 and "option 'foo' is unknown; known are " in error
     assert {name for name in own if own[name] in error} - {"vllm"} == {policy} - {"vllm"}
 
@@ -125,7 +125,7 @@ def test_an_unknown_option_of_a_plan_is_told_the_options_of_that_plan(
     system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizing = sizing_of(system_of(system))
-    error = said(capsys, "plan", system, "--zzz", "1", code=EXIT_USAGE)
+    error = output_of(capsys, "plan", system, "--zzz", "1", code=EXIT_USAGE)
     assert (
         error.startswith("cachewitness: No such option '--zzz'; known are --")
         and error.count("\n") == 1
@@ -137,5 +137,5 @@ def test_an_unknown_option_of_a_plan_is_told_the_options_of_that_plan(
 def test_a_mistyped_option_of_any_command_is_told_the_known_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = said(capsys, "consume", tmp_path, "--layoot", "x", code=EXIT_USAGE)
+    error = output_of(capsys, "consume", tmp_path, "--layoot", "x", code=EXIT_USAGE)
     assert "known are --engine, --release, --report, --quiet" in error

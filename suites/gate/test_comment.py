@@ -87,7 +87,7 @@ def test_the_second_gate_changes_the_comment_of_the_first(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "said"),
+    ("text", "more", "message"),
     [
         ("", {}, "the gate left no comment.md"),
         ("no marker\n", {}, "does not begin with a marker"),
@@ -96,12 +96,12 @@ def test_the_second_gate_changes_the_comment_of_the_first(tmp_path: Path) -> Non
     ],
 )
 def test_a_comment_that_cannot_be_written_is_a_warning(
-    text: str, more: dict[str, str], said: str, tmp_path: Path
+    text: str, more: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     pull = PullRequest(tmp_path)
     others = pull.comments
     printed = pull.comment(text, **more)
-    assert printed.startswith("::warning ") and said in printed and pull.comments == others
+    assert printed.startswith("::warning ") and message in printed and pull.comments == others
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -263,8 +263,8 @@ def test_unexpected_passes_are_shown(red: Gated, clean: Path, tmp_path: Path) ->
     listed.write_text("".join(f"{entry}  # our issue 17\n" for entry in entries))
     done = gate(clean, "fork", *SHORT, CACHEWITNESS_EXPECTED=str(listed))
     assert done.code == 0, done.out + done.err
-    told = done.out.partition("expected to fail, but passed:\n")[2].partition("\n\n")[0]
-    assert sorted(line.strip() for line in told.splitlines()) == sorted(entries)
+    section = done.out.partition("expected to fail, but passed:\n")[2].partition("\n\n")[0]
+    assert sorted(line.strip() for line in section.splitlines()) == sorted(entries)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_on_github_failures_are_annotated_and_summed_up(red: Gated) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "name an engine first"),
         (("--layout", "full"), "name an engine first"),
@@ -317,14 +317,14 @@ def test_on_github_failures_are_annotated_and_summed_up(red: Gated) -> None:
         (("fork", "--quick", "--isolate=no"), "can choose its exit code"),
     ],
 )
-def test_a_wrong_call_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_call_is_refused(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     """A call that makes no sense ends with 4 and one line, before anything is written."""
     command = ["bash", str(ROOT / "ci" / "gate.sh"), *arguments]
     done = subprocess.run(
         command, cwd=tmp_path, env=surroundings(tmp_path), capture_output=True, text=True
     )
     assert done.returncode == 4
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 

@@ -118,16 +118,18 @@ def test_a_template_gates_the_fork_and_ends_as_the_gate_does(
 ) -> None:
     fork = tmp_path / "fork"
     ran = run_steps(template, tmp_path, fork, GATE, ENDS=str(ends))
-    said = ran.notes
+    notes = ran.notes
     assert ran.code == ends, ran.out
     assert (
-        "gate vllm:source=. for 60 s" in said and "pip install" in said and "torch==2.13.0" in said
+        "gate vllm:source=. for 60 s" in notes
+        and "pip install" in notes
+        and "torch==2.13.0" in notes
     )
     version: dict[str, Any] = {}
     exec((fork / "vllm/_version.py").read_text(), version)
     assert (version["__version__"], version["__version_tuple__"]) == ("0.33.0", (0, 33, 0))
     if template == "buildkite":
-        assert f"--style {'error' if ends else 'success'} # said" in said
+        assert f"--style {'error' if ends else 'success'} # said" in notes
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -163,12 +163,12 @@ def test_every_family_has_a_published_configuration_here() -> None:
 def test_a_value_that_the_class_supplies_is_told(tmp_path: Path) -> None:
     """Nothing is taken in silence: the field, the number, and whose default it is."""
     granite = model_of(tmp_path, "granite-4.0-h-small")
-    said = [
+    notes = [
         each
         for each in granite.unverified
         if "is the default of its class (transformers 5.23.0)" in each
     ]
-    assert [each.split(":")[0] for each in said] == ["mamba_n_heads", "mamba_n_groups"]
+    assert [each.split(":")[0] for each in notes] == ["mamba_n_heads", "mamba_n_groups"]
     assert "state_dtype: the configuration names none" in granite.unverified[-1]
     assert invoke(["plan", "vllm", "--config", str(tmp_path / "config.json"), "--json"]) == 0
 

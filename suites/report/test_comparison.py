@@ -129,12 +129,12 @@ LESS: dict[str, tuple[Callable[[Whole], None], bool, str]] = {
 @pytest.mark.parametrize("what", LESS)
 def test_nothing_is_a_pass_where_b_checked_less(what: str, runs: dict[str, Path]) -> None:
     """And everything is, where it is A that checked less."""
-    change, of_a, said = LESS[what]
+    change, of_a, sentence = LESS[what]
     a = read(runs["clean"])
     b = deepcopy(a)
     change(a if of_a else b)
     found = compared(a, b)
-    assert found.exit_code == 5 and any(said in line for line in found.less), found.less
+    assert found.exit_code == 5 and any(sentence in line for line in found.less), found.less
     assert found.reasons[0] == "no new failure in what B checked"
     assert compared(b, a).exit_code == 0
 
@@ -195,7 +195,7 @@ def test_reports_with_nothing_in_common_are_no_pass(runs: dict[str, Path]) -> No
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"{", "truncated"),
         (b"{}", "is no report; this release reads cachewitness.report 2"),
@@ -206,7 +206,7 @@ def test_reports_with_nothing_in_common_are_no_pass(runs: dict[str, Path]) -> No
 )
 def test_a_report_that_cannot_be_read_is_a_mistake_of_one_line(
     content: bytes | None,
-    said: str,
+    message: str,
     tmp_path: Path,
     runs: dict[str, Path],
     capsys: pytest.CaptureFixture[str],
@@ -216,7 +216,7 @@ def test_a_report_that_cannot_be_read_is_a_mistake_of_one_line(
     capsys.readouterr()
     assert invoke(["compare", str(runs["clean"]), str(tmp_path)]) == 4
     err = capsys.readouterr().err
-    assert said in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1
 
 
 def test_what_is_left_open_in_b_is_no_pass(runs: dict[str, Path]) -> None:

@@ -48,7 +48,7 @@ def test_several_causes_of_one_anomaly_are_as_many_entries(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         ("leak,stale-hti", "'stale-hti' is neither an anomaly nor a cause of leak"),
         ("answer-differs,cash", "'cash' is neither an anomaly nor a cause of answer-differs"),
@@ -61,10 +61,10 @@ def test_several_causes_of_one_anomaly_are_as_many_entries(tmp_path: Path) -> No
     ],
 )
 def test_what_is_neither_anomaly_nor_cause_is_refused(
-    tmp_path: Path, names: str, told: str
+    tmp_path: Path, names: str, message: str
 ) -> None:
     """A name that excuses nothing would be read as one that does."""
-    with pytest.raises(UsageError, match=told.replace("+", r"\+")):
+    with pytest.raises(UsageError, match=message.replace("+", r"\+")):
         listed(tmp_path, f"*:*  {names}  # known")
 
 

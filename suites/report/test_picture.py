@@ -46,7 +46,7 @@ FAULT = "reference:mutant=hit-is-maximum-over-groups"
 EVIL = '</script><img src=x onerror="document.title=1">'
 
 
-def told(
+def result_of(
     ops: list[object],
     engine: str = "reference",
     layout: str = "full-mamba",
@@ -61,7 +61,7 @@ def replayed(engine: str = FAULT) -> Result:
     """Hit what the attention group alone can serve; in the recurrent group the block table has
     the null page.
     """
-    return told(
+    return result_of(
         [
             Submit("b1", "doc:16"),
             Step([("b1", 16)]),
@@ -126,7 +126,7 @@ def test_a_clean_history_has_no_wrong_cell_and_no_mark() -> None:
 
 
 def test_columns_that_left_the_window_are_not_called_wrong() -> None:
-    result = told(
+    result = result_of(
         [Submit("r1", "A:80"), Step([("r1", 64)]), Step([("r1", 16)])], layout="full-swa", pages=33
     )
     assert result.findings == []
@@ -149,7 +149,7 @@ def test_pages_are_told_by_what_the_ledger_knows_of_them() -> None:
     """A page that a request wrote and keyed is committed, idle when it has finished, and free
     when nobody ever came.
     """
-    result = told([Submit("r1", "A:17"), Step([("r1", 17)]), Finish("r1")], layout="full")
+    result = result_of([Submit("r1", "A:17"), Step([("r1", 17)]), Finish("r1")], layout="full")
     film = filmed(result)
     states = [{one.page: one.state for one in frame.pools[0]} for frame in film.frames]
     assert states[-2][1] == "committed" and states[-1] == {1: "idle", 2: "free"}
@@ -158,7 +158,7 @@ def test_pages_are_told_by_what_the_ledger_knows_of_them() -> None:
 
 def test_a_preempted_request_is_told_once_and_has_no_table() -> None:
     film = filmed(
-        told(
+        result_of(
             [
                 Submit("r1", "A:20"),
                 Step([("r1", 20)]),
@@ -174,7 +174,7 @@ def test_a_preempted_request_is_told_once_and_has_no_table() -> None:
 
 
 def test_a_failing_key_is_marked_in_its_pool() -> None:
-    result = told(
+    result = result_of(
         [Submit("r1", "A:40"), Step([("r1", 40)])],
         "reference:mutant=null-block-published",
         retention_interval=None,
@@ -187,7 +187,7 @@ def test_a_failing_key_is_marked_in_its_pool() -> None:
 def test_long_histories_and_rows_are_cut_around_the_failure_and_say_so() -> None:
     steps = [Step([("r1", 1)]) for _ in range(frames.FRAMES_MAX)]
     film = filmed(
-        told([Submit("r1", "A:1000"), Step([("r1", 1000)]), *steps], layout="full", pages=200)
+        result_of([Submit("r1", "A:1000"), Step([("r1", 1000)]), *steps], layout="full", pages=200)
     )
     assert len(film.frames) == frames.FRAMES_MAX and film.left_out > 0
     row = cells(film.frames[-1], "r1", 0)
@@ -200,7 +200,7 @@ def test_what_frames_have_alike_stands_in_the_page_once() -> None:
     """Unpacked it is the film again; packed it is less than a tenth of its size."""
     steps = [Step([(f"r{n}", 1) for n in range(8)]) for _ in range(60)]
     begun = [op for n in range(8) for op in (Submit(f"r{n}", f"d{n}:320"), Step([(f"r{n}", 320)]))]
-    film = filmed(told([*begun, *steps], layout="full", pages=300))
+    film = filmed(result_of([*begun, *steps], layout="full", pages=300))
     small = packed(film)
     for frame, own in zip(film.frames, small["frames"], strict=True):
         numbered = [
@@ -232,7 +232,7 @@ def test_only_the_moments_that_are_shown_are_looked_at(monkeypatch: pytest.Monke
 
 def test_charts_count_as_the_ledger_does() -> None:
     film = filmed(
-        told(
+        result_of(
             [Submit("r1", "A:32"), Step([("r1", 32)]), Submit("r2", "A:32 B:1"), Step([("r2", 1)])],
             layout="full",
         )
@@ -368,7 +368,7 @@ def test_the_page_of_a_history_passes_only_what_was_judged(
     """Of a history in which nothing happened, and of one whose checker crashed, it says what
     `check` says.
     """
-    history.save(told([]).history, tmp_path / "idle.jsonl")
+    history.save(result_of([]).history, tmp_path / "idle.jsonl")
     history.save(replayed("reference").history, tmp_path / "some.jsonl")
 
     def crash(*_: object) -> None:
@@ -468,7 +468,7 @@ def test_what_fails_as_a_step_begins_has_a_moment_of_its_own() -> None:
 
 
 def test_what_a_history_names_is_text_on_the_page(tmp_path: Path) -> None:
-    result = told(
+    result = result_of(
         [
             Submit(EVIL, "A:16", salt=EVIL),
             Step([(EVIL, 16)]),
@@ -497,7 +497,7 @@ def test_a_report_names_no_file_outside_its_folder(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "cannot be read"),
         ("{", "truncated"),
@@ -508,13 +508,13 @@ def test_a_report_names_no_file_outside_its_folder(folder: Path, tmp_path: Path)
     ],
 )
 def test_a_report_that_cannot_be_read_is_one_line(
-    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
         (tmp_path / "report.json").write_text(content)
     assert invoke(["report", str(tmp_path)]) == 4
     err = capsys.readouterr().err
-    assert said in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs chromium, to see the page as a browser does")
@@ -541,7 +541,7 @@ def test_a_browser_shows_the_wrong_cell_without_scrolling(tmp_path: Path) -> Non
         Submit("c1", "doc:640 more:1"),
         Step([("c1", 1)]),
     ]
-    result = told([*others, *cached], FAULT, pages=400, retention_interval=0)
+    result = result_of([*others, *cached], FAULT, pages=400, retention_interval=0)
     shown = page.of_history(result.history.header, result.history.events, "wide", result).decode()
     (tmp_path / "wide.html").write_text(shown.replace("</body>", f"{BOX}</body>"))
     dom = seen(tmp_path / "wide.html", tmp_path / "profile", "--window-size=1280,800")
@@ -607,9 +607,9 @@ def test_answers_stand_beside_the_cold_ones_and_what_differs_is_marked() -> None
 
 def test_long_answers_are_cut_around_what_differs() -> None:
     many = list(range(100))
-    said = Answer(r="a", tokens=many)
+    answer = Answer(r="a", tokens=many)
     right = Cold(r="a", tokens=[*many[:60], 0, *many[61:]], tolerance=1e-6, ceiling=1e-3)
-    events = [ANSWERS[0], said, right]
+    events = [ANSWERS[0], answer, right]
     (row,), _ = spoken(events, None)
     assert len(row.tokens) + row.left_out == 100 and [
         token.at for token in row.tokens if token.differs
@@ -624,6 +624,6 @@ def test_the_page_of_answers_has_no_block_tables(tmp_path: Path) -> None:
         groups=[],
         rules=Rules(answering=Answering("float64", 99)),
     )
-    told = page.of_history(header, ANSWERS, "answers", judge(header, iter(ANSWERS))).decode()
-    assert "8 (-2) ✗" in told and "8 (-2.25)" in told and "&lt;b&gt;" in told
-    assert "<b>" not in told and "Block tables: " not in told and "answer-differs" in told
+    text = page.of_history(header, ANSWERS, "answers", judge(header, iter(ANSWERS))).decode()
+    assert "8 (-2) ✗" in text and "8 (-2.25)" in text and "&lt;b&gt;" in text
+    assert "<b>" not in text and "Block tables: " not in text and "answer-differs" in text

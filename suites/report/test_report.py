@@ -314,8 +314,10 @@ def test_sarif_has_a_result_for_each_failure_and_suppresses_what_was_expected() 
 
 def test_sarif_tells_what_could_not_be_judged() -> None:
     run = _sarif(_report())
-    told = [one["message"]["text"] for one in run["invocations"][0]["toolExecutionNotifications"]]
-    assert told == [
+    notifications = [
+        one["message"]["text"] for one in run["invocations"][0]["toolExecutionNotifications"]
+    ]
+    assert notifications == [
         "progress: RuntimeError: boom",
         "nothing checked: checker identity",
         "not run: suite x: no scheduler",

@@ -29,7 +29,7 @@ SENTENCE = "is the null block, where nothing is ever stored"
 FILES = {"badge.json", "comment.md", "junit.xml", "report.html", "report.json", "report.sarif"}
 
 
-def told(folder: Path) -> tuple[int, str]:
+def code_and_page(folder: Path) -> tuple[int, str]:
     """Return the exit code of the report in a folder, and its page, after looking whether all
     its files say the same.
     """
@@ -50,8 +50,8 @@ def told(folder: Path) -> tuple[int, str]:
 def test_a_replay_has_the_report_of_a_run(engine: str, code: int, tmp_path: Path) -> None:
     assert invoke(["replay", str(TRACE), "--engine", engine, "--report", str(tmp_path)]) == code
     assert {path.name for path in tmp_path.iterdir()} >= FILES
-    said, page = told(tmp_path)
-    assert said == code and (SENTENCE in page) == bool(code)
+    reported, page = code_and_page(tmp_path)
+    assert reported == code and (SENTENCE in page) == bool(code)
     (tmp_path / "report.html").unlink()
     assert invoke(["report", str(tmp_path)]) == 0 and (tmp_path / "report.html").read_text() == page
 
@@ -73,7 +73,7 @@ def test_an_engine_that_breaks_when_it_runs_again_takes_the_verdict_from_nobody(
         "it cannot be run again: OwnMistake: the adapter has lost its pool"
         in capsys.readouterr().err
     )
-    assert told(tmp_path)[0] == 1
+    assert code_and_page(tmp_path)[0] == 1
 
 
 def test_what_a_replay_kept_fails_again_and_is_not_cleared_away(
@@ -88,11 +88,11 @@ def test_what_a_replay_kept_fails_again_and_is_not_cleared_away(
     again = failure["stored"]["replay"].split()[1:]
     assert invoke([*again, "--report", "out"]) == 4
     assert "lies in it; name another folder" in capsys.readouterr().err
-    assert invoke([*again, "--report", "other"]) == 1 and told(Path("other"))[0] == 1
+    assert invoke([*again, "--report", "other"]) == 1 and code_and_page(Path("other"))[0] == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "line"),
     [
         (
             [],
@@ -110,7 +110,7 @@ def test_what_a_replay_kept_fails_again_and_is_not_cleared_away(
 )
 def test_no_command_names_standard_input_as_a_file(
     options: list[str],
-    said: str,
+    line: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -118,7 +118,7 @@ def test_no_command_names_standard_input_as_a_file(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reading, "_standard_input", lambda: TRACE)
     assert invoke(["replay", "-", "--engine", FAULT, *options]) == 1
-    assert said in capsys.readouterr().out.splitlines()
+    assert line in capsys.readouterr().out.splitlines()
     assert Path("standard-input.shrunk.jsonl").is_file() == ("--shrink" in options)
 
 
@@ -158,7 +158,7 @@ FUZZ = ["fuzz", "--layout", "full-mamba", "--operations", "150", "--jobs", "1", 
 
 def test_a_campaign_that_finds_something_has_the_report_of_a_run(tmp_path: Path) -> None:
     assert invoke([*FUZZ, "--engine", FAULT, "--report", str(tmp_path)]) == 1
-    code, page = told(tmp_path)
+    code, page = code_and_page(tmp_path)
     assert (
         code == 1
         and 'class="film"' in page
@@ -170,13 +170,13 @@ MISSED = CanaryResult(mutant="a-fault", anomaly="leak", reported=False, checker=
 
 
 @pytest.mark.parametrize(
-    ("self_test", "codes", "said"),
+    ("self_test", "codes", "sentence"),
     [(MISSED, {3}, "was NOT reported as leak"), (None, {5}, "no fault could be")],
 )
 def test_a_campaign_that_proved_nothing_has_no_green_report(
     self_test: CanaryResult | None,
     codes: set[int],
-    said: str,
+    sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,8 +184,8 @@ def test_a_campaign_that_proved_nothing_has_no_green_report(
         "cachewitness.sessions.fuzz.self_test.run_self_test", lambda plan: self_test
     )
     ended = invoke([*FUZZ, "--operations", "400", "--report", str(tmp_path)])
-    code, page = told(tmp_path)
-    assert {ended} == {code} == codes and said in page
+    code, page = code_and_page(tmp_path)
+    assert {ended} == {code} == codes and sentence in page
 
 
 def test_an_exhaustive_search_is_told_how_it_is_drawn(

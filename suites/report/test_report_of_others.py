@@ -29,7 +29,7 @@ HUNT = ["mutants", "--mutant", "block-leaked", "--tensor-seconds", "0", "--jobs"
 EVIL = '</script><img src=x onerror="document.title=1">'
 
 
-def told(folder: Path, code: int) -> str:
+def page_text(folder: Path, code: int) -> str:
     """Return the text of a page, after looking whether it and the report have this code, and
     whether it is drawn again.
     """
@@ -45,7 +45,7 @@ def told(folder: Path, code: int) -> str:
 
 def test_a_hunt_has_its_heat_map_and_says_what_was_left_out(tmp_path: Path) -> None:
     assert invoke([*HUNT, "--report", str(tmp_path)]) == 0
-    text = told(tmp_path, 0)
+    text = page_text(tmp_path, 0)
     assert (
         "No fault survived" in text
         and "further faults, which the options left out" in text
@@ -69,7 +69,7 @@ def test_survivors_come_first_with_what_to_do(tmp_path: Path) -> None:
         )
         == 1
     )
-    text = told(tmp_path, 1)
+    text = page_text(tmp_path, 1)
     command = "cachewitness mutants --mutant block-leaked --budget 600"
     assert text.index(command) < text.index("All faults") and "1 of 1 faults survived" in text
     assert text.index("torch is missing") < text.index(command)
@@ -96,7 +96,7 @@ def test_wrong_answers_are_beside_the_right_ones_and_traces_step_by_step(tmp_pat
         invoke(["consume", str(LIVES), "--engine", FAULT, "--quiet", "--report", str(tmp_path)])
         == 1
     )
-    text = told(tmp_path, 1)
+    text = page_text(tmp_path, 1)
     report = json.loads((tmp_path / "report.json").read_text())
     first, *_ = [failure for failure in report["files"][0]["failures"] if "stored" in failure]
     assert first["vector"] in text and "Not run: nothing was left out" in text
@@ -127,7 +127,7 @@ def test_an_engine_that_breaks_when_it_runs_again_takes_the_verdict_from_nobody(
         "it cannot be run again: OwnMistake: the adapter has lost its pool" in printed.err
         and "failed: " in printed.out
     )
-    assert "its history was not stored" in told(tmp_path, 1)
+    assert "its history was not stored" in page_text(tmp_path, 1)
 
 
 def test_vectors_that_cannot_be_asked_are_said_not_to_be_run(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_vectors_that_cannot_be_asked_are_said_not_to_be_run(tmp_path: Path) -> 
         ]
     )
     assert ended == 5
-    text = told(tmp_path, 5)
+    text = page_text(tmp_path, 5)
     assert "the engine could be asked nothing" in text and "Not run: " + str(openvino) in text
 
 
@@ -176,7 +176,7 @@ def test_a_campaign_shows_its_findings_step_by_step(
     driven_before: list[str], tmp_path: Path
 ) -> None:
     assert invoke([*driven_before, "--report", str(tmp_path)]) == 1
-    text = told(tmp_path, 1)
+    text = page_text(tmp_path, 1)
     page = (tmp_path / "report.html").read_text()
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["findings"] and page.count('class="film"') == len(report["findings"])
@@ -261,7 +261,7 @@ MADE = (page_reports.hunt, page_reports.consumed, page_reports.campaign)
 def _drawn(document: Any, folder: Path) -> str:
     (folder / "report.json").write_bytes(msgspec.json.encode(document))
     assert invoke(["report", str(folder)]) == 0
-    return told(folder, document.exit_code)
+    return page_text(folder, document.exit_code)
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -297,9 +297,9 @@ def test_a_number_without_end_is_text_or_refused(
     )
     (tmp_path / "report.json").write_text(report)
     code = invoke(["report", str(tmp_path)])
-    said = capsys.readouterr().err
-    assert (code, said) == (0, "") or (
-        code == 4 and "report.json: a number in it is too large" in said
+    error = capsys.readouterr().err
+    assert (code, error) == (0, "") or (
+        code == 4 and "report.json: a number in it is too large" in error
     )
 
 

@@ -107,10 +107,13 @@ def test_a_failure_has_the_fingerprint_of_code_scanning(
 def test_a_table_that_cannot_be_written_is_refused_before_anything_runs(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path, said in (("t.xls", "neither a .csv nor a .parquet"), ("none/t.csv", "is no folder")):
+    for path, problem in (
+        ("t.xls", "neither a .csv nor a .parquet"),
+        ("none/t.csv", "is no folder"),
+    ):
         assert invoke([*COMMANDS[name], "--table", str(tmp_path / path)]) == 4
         out, err = capsys.readouterr()
-        assert out == "" and said in err
+        assert out == "" and problem in err
 
 
 @pytest.mark.parametrize("missing", ["pandas", "pyarrow"])

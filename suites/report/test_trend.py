@@ -57,9 +57,9 @@ def test_runs_stand_in_order_with_what_changed(
     (folder / "broken").mkdir()
     (folder / "broken" / "report.json").write_text("{")
     assert invoke(["report-index", str(folder)]) == 0
-    told = capsys.readouterr()
-    assert "not read: " in told.err and "truncated" in told.err
-    assert f"written: {folder / 'index.html'}" in told.out
+    captured = capsys.readouterr()
+    assert "not read: " in captured.err and "truncated" in captured.err
+    assert f"written: {folder / 'index.html'}" in captured.out
     text = (folder / "index.html").read_text()
     rows = [re.sub(r"<[^>]*>", " ", row).split() for row in text.split("<tr>")[2:]]
     assert [row[1] for row in rows] == [str(number) for number in range(10, 0, -1)]
@@ -93,9 +93,12 @@ def test_engines_have_lines_of_their_own_and_a_run_without_hits_breaks_one(
 def test_a_folder_without_reports_is_a_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for folder, said in (("nowhere", "is no folder"), ("", "no report.json below it can be read")):
+    for folder, problem in (
+        ("nowhere", "is no folder"),
+        ("", "no report.json below it can be read"),
+    ):
         assert invoke(["report-index", str(tmp_path / folder)]) == 4
-        assert said in capsys.readouterr().err
+        assert problem in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
 
 

@@ -34,8 +34,8 @@ def test_files_are_added_up_by_room(tmp_path: Path) -> None:
     report = tmp_path / "coverage.json"
     report.write_text(json.dumps({"files": files}))
     command = [sys.executable, str(ROOT / "ci" / "coverage_by_room.py"), str(report)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert [line.split() for line in told.splitlines()] == [
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [line.split() for line in output.splitlines()] == [
         ["room", "lines", "run", "branches", "run"],
         ["cachewitness", "1", "100.0%", "0", "-"],
         ["cachewitness/sessions", "40", "75.0%", "10", "50.0%"],

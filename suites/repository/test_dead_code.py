@@ -15,18 +15,18 @@ vulture: Any = pytest.importorskip("vulture", reason="vulture is missing: pip in
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-TOLD = tomllib.loads(TEXT)["tool"]["vulture"]
+SETTINGS = tomllib.loads(TEXT)["tool"]["vulture"]
 
 
 @of_all("vulture itself runs in ci/check.sh, with the list")
 def test_every_name_that_is_passed_over_is_still_unused() -> None:
     """A name that is gone, or is used by now, leaves the list."""
-    found = vulture.Vulture(ignore_decorators=TOLD["ignore_decorators"])
-    found.scavenge([str(ROOT / path) for path in TOLD["paths"]])
+    found = vulture.Vulture(ignore_decorators=SETTINGS["ignore_decorators"])
+    found.scavenge([str(ROOT / path) for path in SETTINGS["paths"]])
     unused = {item.name for item in found.get_unused_code()}
     assert [
         name
-        for name in TOLD["ignore_names"]
+        for name in SETTINGS["ignore_names"]
         if not any(fnmatch.fnmatch(one, name) for one in unused)
     ] == []
 

@@ -252,6 +252,21 @@ VIOLATIONS = {
         "x = 1\na, b = min(x, 2), max(x, 2)\n",
         2,
     ),
+    "a variable has a name that says nothing of it": (
+        "harness/cachewitness/cli/a.py",
+        "said_before = untold = 1\ntold = min(said_before, untold)\n",
+        2,
+    ),
+    "an argument has a name that says nothing of it": (
+        "harness/cachewitness/cli/a.py",
+        "def f(x):\n    return f(said=x)\n\n\ndef g(said):\n    return said\n",
+        5,
+    ),
+    "a private function has a name that says nothing of it": (
+        "harness/cachewitness/cli/a.py",
+        "x = 1\n\n\nclass A:\n    def _told(self):\n        return 1\n",
+        5,
+    ),
     "a function has 101 lines": (
         "harness/cachewitness/cli/long.py",
         "x = 1\n\n\ndef f():\n" + "    x = 1\n" * 100,

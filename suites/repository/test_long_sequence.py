@@ -61,8 +61,8 @@ def test_what_grows_faster_than_the_sequence_is_told(
         return {"allocate": (length / 1000) ** power}
 
     monkeypatch.setattr(long_sequence, "measure", measured)
-    rows, told = table(["slow"], [1000, 10_000])
-    assert told == grown
+    rows, problems = table(["slow"], [1000, 10_000])
+    assert problems == grown
     assert rows[1] == [
         "slow",
         "allocate",

@@ -62,7 +62,7 @@ def test_a_file_without_end_is_refused(
     if command[-1] == "--engines":  # which takes no device
         (tmp_path / "engines.toml").write_bytes(b" " * ((1 << 20) + 1))
         path = str(tmp_path / "engines.toml")
-    assert "larger than" in (said := refused(capsys, *command, path)) or "longer than" in said
+    assert "larger than" in (message := refused(capsys, *command, path)) or "longer than" in message
 
 
 def test_a_file_of_too_many_lines_is_not_kept(
@@ -94,7 +94,7 @@ def test_a_file_may_be_as_large_as_the_limit_and_no_larger(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         (
             [traces.Submit("a", "x:65536 " * 64), traces.Submit("b", "x:65536 " * 65)],
@@ -108,11 +108,11 @@ def test_a_file_may_be_as_large_as_the_limit_and_no_larger(tmp_path: Path) -> No
     ],
 )
 def test_a_few_letters_do_not_stand_for_more_tokens_than_memory_holds(
-    lines: list[traces.Op], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lines: list[traces.Op], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "t.jsonl"
     traces.save(traces.Trace(traces.load(TRACE).header, lines), path)
-    assert said in refused(capsys, "replay", str(path))
+    assert message in refused(capsys, "replay", str(path))
 
 
 def test_what_lies_where_a_file_is_prepared_is_not_written_through(tmp_path: Path) -> None:
@@ -207,11 +207,11 @@ def test_explain_takes_a_packed_history_and_standard_input(
     packed = tmp_path / "h.jsonl.gz"
     packed.write_bytes(gzip.compress(HISTORY.read_bytes()))
     assert invoke(["explain", str(HISTORY)]) == 0
-    told = capsys.readouterr().out
-    assert invoke(["explain", str(packed)]) == 0 and capsys.readouterr().out == told
+    output = capsys.readouterr().out
+    assert invoke(["explain", str(packed)]) == 0 and capsys.readouterr().out == output
     reading._standard_input.cache_clear()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(HISTORY.read_bytes())))
-    assert invoke(["explain", "-"]) == 0 and capsys.readouterr().out == told
+    assert invoke(["explain", "-"]) == 0 and capsys.readouterr().out == output
     reading._standard_input.cache_clear()
 
 

@@ -24,8 +24,8 @@ def function(entered: int, lines: int, branches: tuple[int, int] = (0, 0)) -> di
 def test_a_share_is_that_of_all_lines_and_not_the_mean_of_functions() -> None:
     share = Share.of([function(1, 1), function(0, 9), function(5, 10, (1, 4))])
     assert share == Share((2, 3), (6, 20), (1, 4))
-    assert share.told() == ["2 of 3", "30 %", "25 %"]
-    assert Share.of([]).told() == ["0 of 0", "-", "-"]
+    assert share.cells() == ["2 of 3", "30 %", "25 %"]
+    assert Share.of([]).cells() == ["0 of 0", "-", "-"]
 
 
 def test_who_is_never_entered_is_listed_once_with_the_first_reason_that_fits() -> None:

@@ -92,12 +92,12 @@ def test_the_first_bad_commit_is_named_with_what_happens_there(
     """The user's checkout, its hooks and a bisection of his own are left alone."""
     before = state(fork)
     assert bisect(fork, "main~5", "main", "--build", "sed -i s/pools/pool/ engine.py") == 0
-    told = capfd.readouterr()
+    captured = capfd.readouterr()
     commit = git(fork, "rev-parse", "main~2")
-    first, anomaly = told.out.splitlines()[1:]
+    first, anomaly = captured.out.splitlines()[1:]
     assert first == f"first bad commit: {commit} first in, last out"
     assert anomaly.startswith("  double-free: ") and "the engine counts free 7" in anomaly
-    assert f"bad {commit[:10]} first in, last out: double-free" in told.err
+    assert f"bad {commit[:10]} first in, last out: double-free" in captured.err
     assert state(fork) == before and not (fork / "hooked").exists()
 
 
@@ -135,7 +135,7 @@ def test_what_git_is_answered(fork: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "said"),
+    ("good", "bad", "message"),
     [
         ("nowhere", "main", "--good: nowhere is no commit of"),
         ("main~5", "main~4", "--bad main~4: the trace passes there"),
@@ -143,11 +143,11 @@ def test_what_git_is_answered(fork: Path, tmp_path: Path) -> None:
     ],
 )
 def test_ends_that_are_none_are_a_mistake(
-    good: str, bad: str, said: str, fork: Path, capfd: pytest.CaptureFixture[str]
+    good: str, bad: str, message: str, fork: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = state(fork)
     assert bisect(fork, good, bad) == 4
-    assert said in capfd.readouterr().err and state(fork) == before
+    assert message in capfd.readouterr().err and state(fork) == before
 
 
 def test_an_engine_that_is_the_same_at_every_commit_is_refused(

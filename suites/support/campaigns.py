@@ -159,10 +159,10 @@ def driven(
     made: Planned,
     kept: CampaignSettings,
     executor: Any,
-    told: Callable[[CampaignProgress], None] | None = None,
+    on_progress: Callable[[CampaignProgress], None] | None = None,
 ) -> Result:
     """Drive a campaign to its end."""
-    return Driver(made, kept, executor, told).run()
+    return Driver(made, kept, executor, on_progress).run()
 
 
 def counted(queue: Queue) -> tuple[int, int, int, int]:

@@ -9,7 +9,7 @@ from threading import Thread
 
 
 @contextmanager
-def answering(said: bytes) -> Iterator[str]:
+def answering(reply: bytes) -> Iterator[str]:
     """Yield the address of a server that reads a request's head and body, says so, and hangs up."""
 
     class Handler(StreamRequestHandler):
@@ -19,7 +19,7 @@ def answering(said: bytes) -> Iterator[str]:
                 name, _, value = line.partition(b":")
                 length = int(value) if name.lower() == b"content-length" else length
             self.rfile.read(length)
-            self.wfile.write(said)
+            self.wfile.write(reply)
 
     with TCPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -48,7 +48,7 @@ class Double:
         noisy_from: int = 0,
         decoding: float = 0.0,
         pace: float = 0.0,
-        said: Callable[[dict[str, Any], int], Any] = lambda part, number: part,
+        rewrite: Callable[[dict[str, Any], int], Any] = lambda part, number: part,
         meets: Meets = lambda handler, number: False,
     ) -> None:
         layout = configurations()[0].layout
@@ -68,7 +68,7 @@ class Double:
         self.switch = switch
         self.counts = counts
         self.pace = pace
-        self.said = said
+        self.rewrite = rewrite
         self.meets = meets
         self.noise = noise
         self.noisy_from = noisy_from
@@ -132,19 +132,19 @@ class Double:
         self, body: dict[str, Any], number: int, request: Request
     ) -> Iterator[dict[str, Any]]:
         """Yield an answer in parts, as its tokens come."""
-        told, over = 0, ""
+        sent, over = 0, ""
         while not over:
             with self.changed:
                 while (
-                    len(request.generated) == told
+                    len(request.generated) == sent
                     and request.r not in self.ended
                     and not self.over.is_set()
                 ):
                     self.changed.wait(1)
-                fresh = request.generated[told:]
-                logprobs = request.logprobs[told:]
+                fresh = request.generated[sent:]
+                logprobs = request.logprobs[sent:]
                 over = self.ended.get(request.r, "") or ("shut" if self.over.is_set() else "")
-            told += len(fresh)
+            sent += len(fresh)
             chosen = {
                 "tokens": [f"token_id:{token}" for token in fresh],
                 "token_logprobs": logprobs,
@@ -197,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: dict[str, Any], number: int, request: Request) -> None:
         owner = self.server.owner
-        parts = (owner.said(part, number) for part in owner.parts(body, number, request))
+        parts = (owner.rewrite(part, number) for part in owner.parts(body, number, request))
         if not body["stream"]:
             self.send(200, whole(list(parts)))
             return

@@ -169,8 +169,8 @@ def _completion(path: Path) -> None:
     error.
     """
     content = path.read_bytes()
-    told = error_text(content)
-    assert len(told) <= WORDS_MAX and told.isprintable()
+    words = error_text(content)
+    assert len(words) <= WORDS_MAX and words.isprintable()
     try:
         completion.read(msgspec.json.decode(content), "1")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, *REFUSED):

@@ -21,14 +21,14 @@ def changed(change: str = "lost", row: int = 1, **fields: Any) -> Changed:
         "cold": "It is 7\n#### 7",
         "other": "It is 8\n#### 8",
     }
-    told: dict[str, Any] = {
+    common: dict[str, Any] = {
         "arm": "hit",
         "group": "full",
         "tenant": "",
         "prompt_hash": "0f",
         "restored": {"": 512, "full": 512},
     }
-    return Changed(change=change, doc=row, row=row, **{**answers, **told, **fields})
+    return Changed(change=change, doc=row, row=row, **{**answers, **common, **fields})
 
 
 def report(

@@ -27,8 +27,8 @@ VLLM = store.folder() / "vllm"
 
 def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     code = invoke(["consume", *argv])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize("where", sorted(files()), ids="-".join)
@@ -227,7 +227,7 @@ def test_what_an_engine_cannot_be_asked_is_not_run(
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (("/nowhere/vectors",), "there is no such file or folder"),
         (
@@ -243,10 +243,10 @@ def test_what_an_engine_cannot_be_asked_is_not_run(
     ],
 )
 def test_a_mistake_of_the_users_is_one_line(
-    argv: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = _run(capsys, *argv)
-    assert code == 4 and told in err and err.count("\n") == 1
+    assert code == 4 and message in err and err.count("\n") == 1
 
 
 def test_an_empty_folder_consumes_nothing(

@@ -67,10 +67,10 @@ def test_the_table_says_which_kinds_a_policy_has(text: str) -> None:
         for line in text.splitlines()
         if re.match(r"\| (kind|`\w+`) \|", line)
     ][:7]
-    told = {
+    listed = {
         (policy, row[0])
         for row in rows
         for policy, configuration in zip(head, row, strict=True)
         if configuration == "yes"
     }
-    assert told == set(files())
+    assert listed == set(files())

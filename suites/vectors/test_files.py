@@ -151,14 +151,14 @@ def test_a_broken_file_is_refused_in_one_line(
     fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever edits a file by hand, or gets half of one, is told so; exit code 4."""
-    change, told = BROKEN[fault]
+    change, message = BROKEN[fault]
     text = (store.folder() / "vllm" / "lookup.json").read_text(encoding="utf-8")
     assert change(text) != text
     path = tmp_path / "lookup.json"
     path.write_text(change(text), encoding="utf-8")
     assert invoke(["consume", str(path)]) == 4
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and str(path) in said and told in said, said
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and str(path) in error and message in error, error
 
 
 def _refilled(tmp_path: Path, change: Any) -> Path:
@@ -193,6 +193,6 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_file_that_contradicts_itself_is_refused(fault: str, tmp_path: Path) -> None:
-    change, told = FAULTS[fault]
-    with pytest.raises(UsageError, match=told):
+    change, message = FAULTS[fault]
+    with pytest.raises(UsageError, match=message):
         store.load(_refilled(tmp_path, change))

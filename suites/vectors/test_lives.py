@@ -104,9 +104,11 @@ def test_each_vector_that_is_wrong_is_named() -> None:
 
     with pytest.raises(AssertionError) as raised:
         for_every(ALL[:4], name)(holds)()
-    said = str(raised.value).splitlines()
-    assert said[0] == "2 of 4 vectors" and [line for line in said if line.startswith(name(ALL[1]))]
-    assert [line for line in said if line.startswith(f"{name(ALL[2])}: not this one")]
+    lines = str(raised.value).splitlines()
+    assert lines[0] == "2 of 4 vectors" and [
+        line for line in lines if line.startswith(name(ALL[1]))
+    ]
+    assert [line for line in lines if line.startswith(f"{name(ALL[2])}: not this one")]
     for_every(ALL[3:4])(holds)()
 
     def raises(vector: Any) -> None:

@@ -127,7 +127,7 @@ def test_a_trace_is_well_formed() -> None:
         assert len(one.ops) >= OPERATIONS
 
 
-SAID = SentPrompt("A:8 r1[3]:4", "one", "tuned", (Media(2, 3, "cat-3"), Media(6, 3, "dog-3")))
+SENT = SentPrompt("A:8 r1[3]:4", "one", "tuned", (Media(2, 3, "cat-3"), Media(6, 3, "dog-3")))
 
 
 def test_a_near_miss_differs_in_one_place_or_part() -> None:
@@ -136,17 +136,17 @@ def test_a_near_miss_differs_in_one_place_or_part() -> None:
     """
     changed = Counter[str]()
     for seed in range(300):
-        other = near_miss(Seeded(seed), SAID, [8], "x")
+        other = near_miss(Seeded(seed), SENT, [8], "x")
         words = Vocabulary()
-        tokens = words.tokens(SAID.prompt)
+        tokens = words.tokens(SENT.prompt)
         others = words.tokens(other.prompt)
         places = [
             at for at, (one, two) in enumerate(zip(tokens, others, strict=True)) if one != two
         ]
         parts = [
             places,
-            (SAID.salt, SAID.adapter) != (other.salt, other.adapter),
-            SAID.media != other.media,
+            (SENT.salt, SENT.adapter) != (other.salt, other.adapter),
+            SENT.media != other.media,
         ]
         assert sum(map(bool, parts)) == 1
         assert not places or (7 <= places[0] <= 9 and places[-1] - places[0] <= 1)
@@ -168,7 +168,7 @@ def test_names_that_join_to_one_text_are_drawn() -> None:
     drawn = {
         (other.salt, other.adapter)
         for seed in range(300)
-        for other in [near_miss(Seeded(seed), SAID, [], "x")]
+        for other in [near_miss(Seeded(seed), SENT, [], "x")]
     }
     assert {
         ("tuned", "one"),

@@ -431,7 +431,7 @@ def test_a_bad_file_is_refused_with_file_and_field(tmp_path: Path, fault: str) -
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "message"),
     [
         (
             '[[groups]]\nkind = "full"\nblock_size = 1000000000000\n',
@@ -451,7 +451,7 @@ def test_a_bad_file_is_refused_with_file_and_field(tmp_path: Path, fault: str) -
     ],
     ids=["a block", "a window", "groups", "a common multiple"],
 )
-def test_what_no_trace_could_reach_is_refused(groups: str, said: str, tmp_path: Path) -> None:
+def test_what_no_trace_could_reach_is_refused(groups: str, message: str, tmp_path: Path) -> None:
     """Sizes beyond the longest prompt would keep a run busy for ever; they are a line with file
     and field.
     """
@@ -459,4 +459,4 @@ def test_what_no_trace_could_reach_is_refused(groups: str, said: str, tmp_path: 
     path.write_text(f'name = "mine"\n{groups}')
     with pytest.raises(UsageError) as refused:
         layouts.load(path)
-    assert said in str(refused.value) and str(refused.value).startswith(f"{path}: ")
+    assert message in str(refused.value) and str(refused.value).startswith(f"{path}: ")

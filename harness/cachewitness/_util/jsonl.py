@@ -26,7 +26,7 @@ RATIO_MAX = 500
 10 to 120."""
 BLOCK = 1 << 14
 """Bytes that are read at a time."""
-TOLD_MAX = 1000
+MESSAGE_MAX = 1000
 """Characters that are told of what is wrong with a line."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for a line that is not of its format: no JSON or of another shape, no UTF-8,
@@ -128,9 +128,9 @@ def header(lines: list[bytes], kind: Any, where: str, what: str) -> Any:
         raise UsageError(f"{where}: empty; {what} starts with a header line")
     defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
     ours = _Format(defaults["format"], defaults["version"])
-    said = decode(lines[0], _Format, where, 1)
+    named = decode(lines[0], _Format, where, 1)
     theirs = _Format(
-        said.format or ours.format, ours.version if said.version is None else said.version
+        named.format or ours.format, ours.version if named.version is None else named.version
     )
     if theirs != ours:
         older = theirs.format == ours.format and (theirs.version or 0) < (ours.version or 0)
@@ -149,4 +149,4 @@ def decode(text: bytes, kind: Any, where: str, number: int) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except UNREADABLE as error:
-        raise UsageError(f"{where}:{number}: {shortened(str(error), TOLD_MAX)}") from None
+        raise UsageError(f"{where}:{number}: {shortened(str(error), MESSAGE_MAX)}") from None

@@ -41,7 +41,7 @@ def possible() -> bool:
 
 
 class WorkerPool(Generic[Item, Result]):
-    """So many processes (1: this one) that carry out `call`. `told` is given a line for each that
+    """So many processes (1: this one) that carry out `call`. `report` is given a line for each that
     died and was replaced.
 
     The first `here` items are carried out in this process one by one, and others are begun when
@@ -52,14 +52,14 @@ class WorkerPool(Generic[Item, Result]):
         self,
         jobs: int,
         call: Callable[[Item], Result],
-        told: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
         *,
         here: int = 0,
     ) -> None:
         self.jobs = jobs if possible() else 1
         self._here = here
         self.call = call
-        self._told = told
+        self._report = report
         self._pool: _Processes | None = None
         self._waiting = deque[tuple[Item, Task[Item, Result]]]()
 
@@ -114,8 +114,8 @@ class WorkerPool(Generic[Item, Result]):
         WorkerDied if that one dies too.
         """
         if died is self._pool:
-            if self._told:
-                self._told(f"{died.how_they_died()}; what it was at is done again")
+            if self._report:
+                self._report(f"{died.how_they_died()}; what it was at is done again")
             self.end()
         alone = _Processes(1, self.call)
         try:

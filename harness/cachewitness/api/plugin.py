@@ -121,23 +121,25 @@ class _Session:
     """Gathers what tests did and judges it at the end."""
 
     def __init__(self) -> None:
-        self._told: list[str] = []
+        self._properties: list[str] = []
         self._allocators: list[str] = []
         self._functions: dict[str, Function] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in what a test did."""
         if report.when == "call":
-            self._told += [str(value) for name, value in report.user_properties if name == PROPERTY]
+            self._properties += [
+                str(value) for name, value in report.user_properties if name == PROPERTY
+            ]
             self._allocators += [str(did) for name, did in report.user_properties if name == DID]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a session that would pass and in which a function had nothing to judge."""
-        if self._told:
+        if self._properties:
             from cachewitness.api.workers import gathered
 
-            self._functions = gathered(self._told)
+            self._functions = gathered(self._properties)
         if (
             any(function.vacuous for function in self._functions.values())
             and session.exitstatus == pytest.ExitCode.OK

@@ -104,5 +104,5 @@ def chosen_of(
         if isinstance(engine, str)
         else EngineSpec(engine, {}, engine.name)
     )
-    said = [f"{key}={json.dumps(value)}" for key, value in (options or {}).items()]
-    return spec, configurations_of(policy, layouts, said, None, spec)
+    texts = [f"{key}={json.dumps(value)}" for key, value in (options or {}).items()]
+    return spec, configurations_of(policy, layouts, texts, None, spec)

@@ -103,10 +103,10 @@ def run(
     return msgspec.json.encode(did).decode(), lines, "" if ran else why
 
 
-def gathered(told: list[str]) -> dict[str, Function]:
+def gathered(texts: list[str]) -> dict[str, Function]:
     """Return what tests did, by their function."""
     functions: dict[str, Function] = {}
-    for text in told:
+    for text in texts:
         did = msgspec.json.decode(text, type=Did)
         functions.setdefault(did.function, Function(did.tests, did.tier)).add(did)
     return functions

@@ -184,25 +184,25 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
     import traceback
     from pathlib import Path
 
-    told = (
+    message = (
         f"the harness itself crashed, which is no verdict on the engine: {type(error).__name__}:"
         f" {error}"
     )
     text = "".join(traceback.format_exception(error))
     if debug:
         click.echo(text, err=True)
-        return _print(told, EXIT_INTERNAL)
+        return _print(message, EXIT_INTERNAL)
     path = Path(CRASHES) / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError:
         return _print(
-            f"{told} (no traceback could be written; `cachewitness --debug …` prints it)",
+            f"{message} (no traceback could be written; `cachewitness --debug …` prints it)",
             EXIT_INTERNAL,
         )
     return _print(
-        f"{told} (traceback in {path}; `cachewitness --debug …` prints it)", EXIT_INTERNAL
+        f"{message} (traceback in {path}; `cachewitness --debug …` prints it)", EXIT_INTERNAL
     )
 
 

@@ -94,9 +94,9 @@ def campaign(
     from cachewitness.sessions.campaign import file as files
     from cachewitness.sessions.campaign.worker import FindingsLost
 
-    said = files.load(file)
-    planned = planned_of(said, file)
-    settings = _settings(said, database, traces)
+    definition = files.load(file)
+    planned = planned_of(definition, file)
+    settings = _settings(definition, database, traces)
     if join and folder:
         raise UsageError(
             "--report: a worker that joins draws nothing; give it to the machine that drives the"
@@ -114,13 +114,13 @@ def campaign(
         return EXIT_FAIL
 
 
-def _settings(said: File, database: str | None, traces: str | None) -> CampaignSettings:
+def _settings(definition: File, database: str | None, traces: str | None) -> CampaignSettings:
     from cachewitness.sessions.campaign.driver import CampaignSettings
 
-    budget = said.budget
+    budget = definition.budget
     return CampaignSettings(
-        database=database or said.state.database,
-        traces=traces or said.state.traces,
+        database=database or definition.state.database,
+        traces=traces or definition.state.traces,
         workers=0,
         lease=budget.lease,
         deadline=budget.deadline,
@@ -174,10 +174,10 @@ def _drive(
     from cachewitness.report import terminal
     from cachewitness.sessions.campaign import summary
     from cachewitness.sessions.campaign.driver import Driver
-    from cachewitness.sessions.campaign.metrics import told_by
+    from cachewitness.sessions.campaign.metrics import exporter
 
     shown = _Shown(planned.name)
-    with told_by(metrics, planned.name) as measure:
+    with exporter(metrics, planned.name) as measure:
 
         def tell(progress: CampaignProgress) -> None:
             shown.tell(progress)
@@ -213,20 +213,20 @@ def _drawn(whole: Document, folder: Path) -> bytes:
     return campaign_page.of_campaign(whole, folder / store.FAILURES)
 
 
-def planned_of(said: File, path: Path) -> Planned:
+def planned_of(definition: File, path: Path) -> Planned:
     """Return the units of a campaign, the self-test first. Raises UsageError for whatever the file
     names that is not known.
     """
     from cachewitness.sessions.campaign.plan import Planned, canary_unit, self_test
 
-    planted = self_test(said.seeds[0])
+    planted = self_test(definition.seeds[0])
     units: list[Unit] = []
     asked: dict[str, None] = {}
     left_out: dict[Key, list[NotRun]] = {}
-    for index, engine in enumerate(said.engines):
+    for index, engine in enumerate(definition.engines):
         try:
             for policy in engine.policies:
-                made, without = _units(said, engine, policy, asked)
+                made, without = _units(definition, engine, policy, asked)
                 key = _key(engine, policy, made)
                 if key in left_out:
                     raise UsageError(
@@ -237,8 +237,10 @@ def planned_of(said: File, path: Path) -> Planned:
                 units += made
         except UsageError as error:
             raise UsageError(f"{path}: {error} - at `$.engines[{index}]`") from None
-    whole = [canary_unit(planted, said.seeds[0]), *units]
-    return Planned(said.name, whole, planted, said.budget.shrink, tuple(asked), left_out)
+    whole = [canary_unit(planted, definition.seeds[0]), *units]
+    return Planned(
+        definition.name, whole, planted, definition.budget.shrink, tuple(asked), left_out
+    )
 
 
 def _key(engine: Engine, policy: str, units: list[Unit]) -> Key:
@@ -256,7 +258,7 @@ def _key(engine: Engine, policy: str, units: list[Unit]) -> Key:
 
 
 def _units(
-    said: File, engine: Engine, policy: str, asked: dict[str, None]
+    definition: File, engine: Engine, policy: str, asked: dict[str, None]
 ) -> tuple[list[Unit], list[NotRun]]:
     """Return the units of one engine under one policy, and the suites that none of its
     configurations can run.
@@ -274,9 +276,9 @@ def _units(
     options = [*engine.options, *(one.setting for one in exported_of(policy, engine.options))]
     units: list[Unit] = []
     named: dict[str, str] = {}
-    for seed in said.seeds:
-        units += _configured(said, engine, spec, policy, options, seed, named)
-        units += _fuzzed(said, engine, spec, policy, options, seed)
+    for seed in definition.seeds:
+        units += _configured(definition, engine, spec, policy, options, seed, named)
+        units += _fuzzed(definition, engine, spec, policy, options, seed)
     asked.update(dict.fromkeys(named))
     has = {unit.suite for unit in units if isinstance(unit, SuiteUnit)}
     without = [
@@ -288,7 +290,7 @@ def _units(
 
 
 def _configured(
-    said: File,
+    definition: File,
     engine: Engine,
     spec: EngineSpec,
     policy: str,
@@ -302,7 +304,7 @@ def _configured(
     from cachewitness.sessions.campaign.plan import units_of_suite
     from cachewitness.sessions.campaign.unit import SuiteUnit
 
-    names = said.suites if engine.suites is None else engine.suites
+    names = definition.suites if engine.suites is None else engine.suites
     if not names:
         return []
     configurations, chosen, exact = configurations_of(
@@ -324,12 +326,12 @@ def _configured(
     return [
         unit
         for suite in suites
-        for unit in units_of_suite(pattern, suite, configurations, said.budget.configurations)
+        for unit in units_of_suite(pattern, suite, configurations, definition.budget.configurations)
     ]
 
 
 def _fuzzed(
-    said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int
+    definition: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int
 ) -> list[Unit]:
     from dataclasses import replace
 
@@ -339,7 +341,7 @@ def _fuzzed(
     from cachewitness.sessions.campaign.plan import SELF_TEST_STREAM, fuzzed
     from cachewitness.sessions.campaign.unit import Fuzzed
 
-    names = said.streams if engine.streams is None else engine.streams
+    names = definition.streams if engine.streams is None else engine.streams
     if SELF_TEST_STREAM in names:
         raise UsageError(f"the stream {SELF_TEST_STREAM!r} is the self-test's; take another name")
     made: list[Unit] = []
@@ -352,10 +354,10 @@ def _fuzzed(
             engine=engine_entry(spec, policy, engine.label),
             plan=plan,
             first=0,
-            last=said.budget.traces,
-            beside=said.lockstep,
+            last=definition.budget.traces,
+            beside=definition.lockstep,
         )
-        made += fuzzed(whole, said.budget.traces, said.budget.per_unit)
+        made += fuzzed(whole, definition.budget.traces, definition.budget.per_unit)
     return made
 
 
@@ -365,7 +367,7 @@ class _Shown:
     def __init__(self, name: str) -> None:
         self._name = name
         self._status = StatusLine(anywhere=True, at_once=True)
-        self._told = 0
+        self._printed = 0
 
     def clear(self) -> None:
         """Wipe the line of a terminal."""
@@ -373,10 +375,10 @@ class _Shown:
 
     def tell(self, progress: CampaignProgress) -> None:
         """Say it, now and then."""
-        for line in progress.told[self._told :]:
+        for line in progress.incidents[self._printed :]:
             self.clear()
             click.echo(f"cachewitness: {line}", err=True)
-        self._told = len(progress.told)
+        self._printed = len(progress.incidents)
         self._status.tell(lambda: f"{self._name}: {_line(progress)}")
 
 

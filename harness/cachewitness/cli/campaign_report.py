@@ -104,8 +104,8 @@ def _print_finding(finding: FindingRow, out: Console) -> None:
     length = (
         f"{finding.operations} operations" if finding.operations else "a trace that cannot be read"
     )
-    told = f"{length}, groups {' '.join(finding.kinds)}, on {', '.join(finding.engines)}{more}"
-    for text in (told, finding.line, finding.sentence, finding.why_long, finding.unread):
+    summary = f"{length}, groups {' '.join(finding.kinds)}, on {', '.join(finding.engines)}{more}"
+    for text in (summary, finding.line, finding.sentence, finding.why_long, finding.unread):
         terminal.print_lines(wrapped(text, "  ") if text else [], out)
     if finding.replay:
         _print(f"  replay: {finding.replay}", out)

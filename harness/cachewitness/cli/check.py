@@ -12,7 +12,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import printable
 from cachewitness.cli.json_option import json_option, print_json
 from cachewitness.cli.options import expectations_of, expected_options, finish
-from cachewitness.cli.report_option import drawn_or_told
+from cachewitness.cli.report_option import drawn_or_problems
 
 if TYPE_CHECKING:
     from cachewitness.core.result import Result
@@ -118,10 +118,10 @@ def _check(
     result = one.result
     if one.bad or result is None:
         raise UsageError(one.bad)
-    code, told = with_list(one.code, one.told, known)
-    pages, problems = _page(file, folder, result, (code, "; ".join(told if listed else [])))
+    code, reasons = with_list(one.code, one.reasons, known)
+    pages, problems = _page(file, folder, result, (code, "; ".join(reasons if listed else [])))
     if as_json:
-        print_json(one._replace(code=code, told=told).document())
+        print_json(one._replace(code=code, reasons=reasons).document())
         return finish(code, pages, problems, quiet=True)
     out = terminal.console()
     if not quiet:
@@ -135,7 +135,7 @@ def _check(
         terminal.print_tallies(result.tallies, out)
     if one.finding and not one.entry:
         print_witness(one, out)
-    terminal.print_verdict(code, out, reasons=told, passed="no contradiction in this history")
+    terminal.print_verdict(code, out, reasons=reasons, passed="no contradiction in this history")
     return finish(code, pages, problems, quiet=quiet)
 
 
@@ -156,4 +156,4 @@ def _page(
         events = [event for _, event in events_of(file)]
         return page.of_history(result.history.header, events, file.name, result, weighed)
 
-    return drawn_or_told(folder / store.PAGE, draw)
+    return drawn_or_problems(folder / store.PAGE, draw)

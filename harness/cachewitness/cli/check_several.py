@@ -50,19 +50,19 @@ def check_several(
                 output.echo(printable(_line(one)))
     except KeyboardInterrupt:
         interrupted = True
-    code, told = _verdict(done, known)
+    code, reasons = _verdict(done, known)
     if interrupted:
-        so_far = "; ".join(told) or "nothing found"
-        told = [f"stopped after {len(done)} of {len(files)} histories", f"until then {so_far}"]
+        so_far = "; ".join(reasons) or "nothing found"
+        reasons = [f"stopped after {len(done)} of {len(files)} histories", f"until then {so_far}"]
         code = verdicts.EXIT_INTERRUPTED
     if as_json:
         from cachewitness.cli.documents import Checked
 
         print_json(
-            Checked(exit_code=code, reasons=told, histories=[one.document() for one in done])
+            Checked(exit_code=code, reasons=reasons, histories=[one.document() for one in done])
         )
     else:
-        _print(done, code, told, quiet=quiet)
+        _print(done, code, reasons, quiet=quiet)
     return code
 
 
@@ -87,7 +87,7 @@ def _weighed(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[
 
 def _line(one: Weighed) -> str:
     result = one.result
-    told = one.bad or "; ".join(one.told)
+    text = one.bad or "; ".join(one.reasons)
     if result is None or one.bad:
         counted = engine = ""
     else:
@@ -97,7 +97,7 @@ def _line(one: Weighed) -> str:
         engine = f"  ({' '.join(filter(None, (header.engine, header.engine_version)))})"
     return (
         f"{terminal.MEANINGS[one.code][0]:<15}{counted:>17} "
-        f" {one.file}{engine}{f'  {told}' if told else ''}"
+        f" {one.file}{engine}{f'  {text}' if text else ''}"
     )
 
 
@@ -105,17 +105,17 @@ def _verdict(done: Sequence[Weighed], known: Expectations) -> tuple[int, list[st
     """Return the exit code of several histories, and its reasons."""
     codes = Counter(one.code for one in done)
     of = f"of {len(done)} histories"
-    told = [f"{codes[code]} {of} {says}" for code, says in WORDS.items() if codes[code]]
+    reasons = [f"{codes[code]} {of} {says}" for code, says in WORDS.items() if codes[code]]
     if kinds := Counter(
         one.finding.anomaly for one in done if one.finding is not None and one.entry is None
     ):
-        told[0] += f" ({', '.join(f'{anomaly} in {count}' for anomaly, count in kinds.items())})"
+        reasons[0] += f" ({', '.join(f'{anomaly} in {count}' for anomaly, count in kinds.items())})"
     expected = Counter(one.entry.reason for one in done if one.entry is not None)
-    told += [f"{count} {of} fail as listed ({why})" for why, count in expected.items()]
-    return with_list(verdicts.worst(codes), told, known)
+    reasons += [f"{count} {of} fail as listed ({why})" for why, count in expected.items()]
+    return with_list(verdicts.worst(codes), reasons, known)
 
 
-def _print(done: Sequence[Weighed], code: int, told: list[str], *, quiet: bool) -> None:
+def _print(done: Sequence[Weighed], code: int, reasons: list[str], *, quiet: bool) -> None:
     out = terminal.console()
     first: dict[str, Weighed] = {}
     for one in done:
@@ -126,5 +126,5 @@ def _print(done: Sequence[Weighed], code: int, told: list[str], *, quiet: bool) 
     for one in list(first.values())[:SHOWN]:
         print_witness(one, out)
     terminal.print_verdict(
-        code, out, reasons=told, passed=f"no contradiction in {len(done)} histories"
+        code, out, reasons=reasons, passed=f"no contradiction in {len(done)} histories"
     )

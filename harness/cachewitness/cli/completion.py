@@ -64,8 +64,8 @@ def _rows(kind: str) -> list[dict[str, Any]]:
 
 
 def _items(kind: str) -> list[CompletionItem]:
-    told = {"layouts": "story", "anomalies": "invariant"}.get(kind, "summary")
-    return [CompletionItem(row["name"], help=" ".join(row[told].split())) for row in _rows(kind)]
+    field = {"layouts": "story", "anomalies": "invariant"}.get(kind, "summary")
+    return [CompletionItem(row["name"], help=" ".join(row[field].split())) for row in _rows(kind)]
 
 
 def answered(group: click.Group) -> int | None:

@@ -73,10 +73,10 @@ def _sum_up(asked: Sequence[AskedFile]) -> None:
     passed = sum((one.came.passed for one in asked), Counter[str]())
     failed = sum(len(one.came.failures) for one in asked)
     unknown = sum(len(one.came.unknown) for one in asked)
-    told = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
+    counts = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
     total = sum(one.came.asked.total() for one in asked)
     _print_line(
-        f"passed: {told}; failed: {failed}"
+        f"passed: {counts}; failed: {failed}"
         + (f"; unknown: {unknown}" if unknown else "")
         + f"; asked: {total}"
     )
@@ -100,9 +100,9 @@ def _drawn(whole: Document, folder: Path) -> bytes:
 def _print_outcome(path: Path, file: File, came: Consumed, *, quiet: bool) -> None:
     if not quiet:
         classes = (name for name in ("valid", "acceptable", "invalid") if came.asked[name])
-        told = ", ".join(f"{name} {came.passed[name]} of {came.asked[name]}" for name in classes)
+        counts = ", ".join(f"{name} {came.passed[name]} of {came.asked[name]}" for name in classes)
         differ = f" ({came.differing} differ, as they may)" if came.differing else ""
-        _print_line(f"{path}: {told or 'nothing asked'}{differ}")
+        _print_line(f"{path}: {counts or 'nothing asked'}{differ}")
         for reason, count in came.not_run.items():
             _print_line(f"  not run: {count}: {reason}")
     for vector in came.unknown:

@@ -13,7 +13,7 @@ from cachewitness.cli.options import deadline_option, engines_option, interprete
 if TYPE_CHECKING:
     from cachewitness.engines.doctor import Document, Engine
 
-SAID = {
+SHOWN = {
     "runs": "runs",
     "missing": "missing",
     "broken": "broken",
@@ -62,7 +62,7 @@ def _shown(found: Document) -> list[str]:
     lines = [f"cachewitness {found.cachewitness} in {found.python}{file}", ""]
     for engine in found.engines:
         lines.append(
-            f"{engine.name:{width}}  {SAID[engine.state]:8}{_lines(engine, found.python)}".rstrip()
+            f"{engine.name:{width}}  {SHOWN[engine.state]:8}{_lines(engine, found.python)}".rstrip()
         )
         lines += [f"{'':{width}}  {'':8}{what}" for what in _below(engine)]
     if found.withheld:

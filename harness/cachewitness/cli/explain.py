@@ -45,11 +45,11 @@ def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
 
     if what in BY_NAME:
         lines = _anomaly(what)
-        told = documents.Explained(anomaly=what)
+        document = documents.Explained(anomaly=what)
     elif what == reading.STANDARD_INPUT or os.path.lexists(what):
         result = _judged(Path(what), engine, isolate)
         lines = _shown(result)
-        told = documents.Explained(finding=next(iter(result.findings), None))
+        document = documents.Explained(finding=next(iter(result.findings), None))
     else:
         from cachewitness._util.names import nearest
 
@@ -59,10 +59,12 @@ def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     if not as_json:
         terminal.print_lines(lines, terminal.console())
         return 0
-    told.anomaly, told.picture = told.finding.anomaly if told.finding else told.anomaly, lines
-    known = BY_NAME.get(told.anomaly)
-    told.invariant, told.implies = (known.invariant, known.implies) if known else ("", "")
-    print_json(told)
+    document.picture = lines
+    if document.finding:
+        document.anomaly = document.finding.anomaly
+    known = BY_NAME.get(document.anomaly)
+    document.invariant, document.implies = (known.invariant, known.implies) if known else ("", "")
+    print_json(document)
     return 0
 
 
@@ -167,8 +169,8 @@ def _look_alikes(name: str) -> list[str]:
     from cachewitness.report.counterexample import wrapped
     from cachewitness.workloads import anomaly_examples
 
-    told = [story.legal for story in anomaly_examples.load() if story.anomaly == name]
-    lines = [line for legal in told for line in wrapped(f"- {legal}", "  ")]
+    stories = [story.legal for story in anomaly_examples.load() if story.anomaly == name]
+    lines = [line for legal in stories for line in wrapped(f"- {legal}", "  ")]
     return ["lawful, although it looks like it:", *lines, ""] if lines else []
 
 

@@ -151,7 +151,7 @@ def fuzz(
         which = "bound" if search.bound else "level" if search.levels else "full"
         raise UsageError(f"--{which}: belongs to --exhaustive")
     from cachewitness.report import terminal
-    from cachewitness.sessions.fuzz import terminal as told
+    from cachewitness.sessions.fuzz import terminal as fuzz_terminal
     from cachewitness.sessions.fuzz.campaign import Campaign
     from cachewitness.sessions.fuzz.self_test import POLICY, run_self_test
 
@@ -185,7 +185,7 @@ def fuzz(
         campaign.run(budget.seconds, budget.operations)
     finally:
         status.clear()
-    again = told.command(
+    again = fuzz_terminal.command(
         spec,
         chosen.policy,
         chosen.layouts,
@@ -199,12 +199,15 @@ def fuzz(
     if as_json:
         _print_campaign(campaign, self_test, kept.stored, again)
     else:
-        told.print_campaign(campaign, self_test, kept.stored, again, terminal.console())
+        fuzz_terminal.print_campaign(campaign, self_test, kept.stored, again, terminal.console())
     files, problems = files_of(
-        told.proved(campaign, self_test), kept.stored, [], chosen.policy, folder
+        fuzz_terminal.proved(campaign, self_test), kept.stored, [], chosen.policy, folder
     )
     return finish(
-        told.exit_code(campaign, self_test), files, [*kept.problems, *problems], quiet=as_json
+        fuzz_terminal.exit_code(campaign, self_test),
+        files,
+        [*kept.problems, *problems],
+        quiet=as_json,
     )
 
 
@@ -234,12 +237,12 @@ def _print_campaign(
     from cachewitness.cli import documents
     from cachewitness.report import jsonreport
     from cachewitness.sessions.fuzz import coverage_points
-    from cachewitness.sessions.fuzz import terminal as told
+    from cachewitness.sessions.fuzz import terminal as fuzz_terminal
 
     fuzzed = documents.Fuzzed(
         report=jsonreport.document(campaign.report, stored, [], campaign.plan.policy),
-        exit_code=told.exit_code(campaign, self_test),
-        reasons=told.reasons(campaign, self_test),
+        exit_code=fuzz_terminal.exit_code(campaign, self_test),
+        reasons=fuzz_terminal.reasons(campaign, self_test),
         self_test=self_test,
         marks={name: campaign.marks[name] for name in coverage_points.ALL},
         again=again,
@@ -291,7 +294,7 @@ def plan_of(
 
 def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bool) -> int:
     from cachewitness.report import terminal
-    from cachewitness.sessions.fuzz import terminal as told
+    from cachewitness.sessions.fuzz import terminal as fuzz_terminal
     from cachewitness.sessions.fuzz.exhaustive import LEVELS, bound_of, check, search
     from cachewitness.sessions.fuzz.scope import CONFIGURATIONS
     from cachewitness.sessions.fuzz.self_test import sought
@@ -331,7 +334,7 @@ def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bo
             levels,
             full=full,
             seconds=budget.seconds,
-            told=tell,
+            on_progress=tell,
             on_died=died,
             processes=jobs_of(spec, budget.jobs),
         )
@@ -340,11 +343,11 @@ def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bo
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
     if coverage.failure:
         kept.take(coverage.failure, final=True)
-    code, reasons = told.judged(coverage, self_test)
+    code, reasons = fuzz_terminal.judged(coverage, self_test)
     if as_json:
         _print_search(coverage, self_test, spec, kept.stored, code, reasons)
     else:
-        told.print_coverage(coverage, self_test, spec, kept.stored, terminal.console())
+        fuzz_terminal.print_coverage(coverage, self_test, spec, kept.stored, terminal.console())
     return finish(code, {}, kept.problems)
 
 

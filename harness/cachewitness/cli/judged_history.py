@@ -55,7 +55,7 @@ class Weighed(NamedTuple):
     file: Path
     result: Result | None
     code: int
-    told: list[str]
+    reasons: list[str]
     finding: Finding | None = None
     entry: Entry | None = None
     bad: str = ""
@@ -70,7 +70,7 @@ class Weighed(NamedTuple):
                 file=str(self.file),
                 engine="",
                 exit_code=self.code,
-                reasons=self.told,
+                reasons=self.reasons,
                 bad_events=self.bad,
             )
         return Judged(
@@ -78,7 +78,7 @@ class Weighed(NamedTuple):
             engine=result.history.header.engine,
             engine_version=result.history.header.engine_version,
             exit_code=self.code,
-            reasons=self.told,
+            reasons=self.reasons,
             findings=result.findings,
             checkers=result.tallies,
             activity=result.activity,
@@ -114,23 +114,23 @@ def weighed(file: Path, result: Result | None, bad: str, known: Expectations) ->
     if result is None or (bad and (finding is None or entry is not None)):
         return Weighed(file, result, verdicts.EXIT_USAGE, [], bad=bad)
     if entry is None:
-        told = reasons(result) + ([f"the rest was not judged: {bad}"] if bad else [])
-        return Weighed(file, result, verdicts.exit_code(result), told, finding)
+        lines = reasons(result) + ([f"the rest was not judged: {bad}"] if bad else [])
+        return Weighed(file, result, verdicts.exit_code(result), lines, finding)
     unjudged = any(tally.unjudged for tally in result.tallies)
-    told = [f"nothing else found; 1 expected finding, listed as {entry.anomaly} ({entry.reason})"]
+    lines = [f"nothing else found; 1 expected finding, listed as {entry.anomaly} ({entry.reason})"]
     not_judged = denied(result.tallies)
     code = verdicts.EXIT_NOTHING_CHECKED if not_judged else verdicts.EXIT_PASS
     return Weighed(
         file,
         result,
         verdicts.EXIT_UNKNOWN if unjudged else code,
-        told + not_judged,
+        lines + not_judged,
         finding,
         entry,
     )
 
 
-def with_list(code: int, told: list[str], known: Expectations) -> tuple[int, list[str]]:
+def with_list(code: int, lines: list[str], known: Expectations) -> tuple[int, list[str]]:
     """Return the exit code and its reasons; where nothing was found, a list that is out of date
     is one.
     """
@@ -140,7 +140,7 @@ def with_list(code: int, told: list[str], known: Expectations) -> tuple[int, lis
         verdicts.EXIT_NOTHING_CHECKED,
     ):
         return verdicts.EXIT_USAGE, ["the list of expected failures is out of date", *known.broken]
-    return code, told
+    return code, lines
 
 
 def print_witness(one: Weighed, out: Console) -> None:

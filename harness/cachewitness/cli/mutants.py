@@ -119,9 +119,9 @@ def mutants(
         store.ready(chart, "--chart")
     chosen = _chosen(policy, names)
     target = _page() if write else None
-    told = None if as_json else _ProgressPrinter(len(chosen))
+    printer = None if as_json else _ProgressPrinter(len(chosen))
     made = matrix.run(
-        chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, told=told
+        chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, on_row=printer
     )
     if target is not None and not policy and not names and not made.interrupted:
         text = page.page(made)

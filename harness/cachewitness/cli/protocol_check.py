@@ -41,35 +41,35 @@ def protocol_check(command: tuple[str, ...], deadline: float, as_json: bool) -> 
         raise UsageError(
             "protocol-check: name the program: cachewitness protocol-check -- ./driver"
         )
-    told = rehearse(command, Isolation(deadline=deadline, opening=6 * deadline, command=command))
-    code = EXIT_USAGE if told.problems else 0
+    report = rehearse(command, Isolation(deadline=deadline, opening=6 * deadline, command=command))
+    code = EXIT_USAGE if report.problems else 0
     if as_json:
-        _print(command, told, code)
+        _print(command, report, code)
         return code
     out = terminal.console()
-    for part, messages in told.messages.items():
-        wrong = any(problem.part == part for problem in told.problems)
+    for part, messages in report.messages.items():
+        wrong = any(problem.part == part for problem in report.problems)
         terminal.print_lines(
             [f"{'WRONG' if wrong else 'ok':5}  {part}: {count(messages, 'answer')}"], out
         )
-    for problem in told.problems:
+    for problem in report.problems:
         terminal.print_lines(["", *_lines(problem)], out)
-    terminal.print_lines(["", *_verdict(told, shlex.join(command))], out)
+    terminal.print_lines(["", *_verdict(report, shlex.join(command))], out)
     return code
 
 
-def _print(command: tuple[str, ...], told: Rehearsal, code: int) -> None:
+def _print(command: tuple[str, ...], report: Rehearsal, code: int) -> None:
     from cachewitness.cli import documents
 
-    problems = [documents.Problem(**problem._asdict()) for problem in told.problems]
+    problems = [documents.Problem(**problem._asdict()) for problem in report.problems]
     print_json(
         documents.Rehearsed(
             command=list(command),
             exit_code=code,
-            answers=told.messages,
+            answers=report.messages,
             problems=problems,
-            not_asked=told.not_asked,
-            levels=list(told.levels),
+            not_asked=report.not_asked,
+            levels=list(report.levels),
         )
     )
 
@@ -91,22 +91,22 @@ def _lines(problem: Problem) -> list[str]:
     ]
 
 
-def _verdict(told: Rehearsal, command: str) -> list[str]:
+def _verdict(report: Rehearsal, command: str) -> list[str]:
     from cachewitness.core.checkers.wording import count
 
-    asked = count(sum(told.messages.values()), "answer")
-    if told.problems:
-        what = count(len(told.problems), "problem")
+    asked = count(sum(report.messages.values()), "answer")
+    if report.problems:
+        what = count(len(report.problems), "problem")
         return [
             f"protocol-check: {what} in {asked} (exit code 4); what comes behind a problem was not"
             " asked"
         ]
     left = (
-        [f"not asked, as it is not among its capabilities: {', '.join(told.not_asked)}"]
-        if told.not_asked
+        [f"not asked, as it is not among its capabilities: {', '.join(report.not_asked)}"]
+        if report.not_asked
         else []
     )
-    at = " and ".join(told.levels)
+    at = " and ".join(report.levels)
     return [
         *left,
         f"protocol-check: it speaks the protocol at {at} level, {asked} (exit code 0)",

@@ -197,13 +197,13 @@ def _replay(file: Path, how: How, to: Output) -> int:
         from cachewitness.cli.as_test import export
 
         test = export(spec, result, test_file)
-    told = _Outcome(spec, asked, file, result, bad, command, test)
+    outcome = _Outcome(spec, asked, file, result, bad, command, test)
     code = verdict.exit_code(result, bad)
     if to.as_json:
-        _print(told, exit_code=code)
+        _print(outcome, exit_code=code)
     else:
-        _show(told, code, to.folder, quiet=to.quiet)
-    files, problems = _files(told, to.folder, perf_counter() - started, cold=how.cold)
+        _show(outcome, code, to.folder, quiet=to.quiet)
+    files, problems = _files(outcome, to.folder, perf_counter() - started, cold=how.cold)
     return finish(code, files, problems, quiet=to.quiet or to.as_json)
 
 
@@ -236,40 +236,40 @@ class _Outcome(NamedTuple):
     test: Sequence[str] = ()
 
 
-def _show(told: _Outcome, code: int, folder: Path | None, *, quiet: bool) -> None:
+def _show(outcome: _Outcome, code: int, folder: Path | None, *, quiet: bool) -> None:
     from cachewitness.report import terminal
     from cachewitness.report.counterexample import witness
     from cachewitness.sessions.run.store import FAILURES
 
-    result = told.result
+    result = outcome.result
     out = terminal.console()
     assert result is not None
     if not quiet:
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
-    terminal.print_bad_events([told.bad] if told.bad else [], out)
+    terminal.print_bad_events([outcome.bad] if outcome.bad else [], out)
     for finding in result.findings[:1]:
-        terminal.print_lines([*witness(finding, told.trace, replay=told.command), ""], out)
-        if not told.command:
+        terminal.print_lines([*witness(finding, outcome.trace, replay=outcome.command), ""], out)
+        if not outcome.command:
             kept = (
                 f"it is kept in {folder / FAILURES}"
                 if folder
                 else "to run it again, keep it in a file or name --report DIR"
             )
             terminal.print_lines([f"replay: the trace came on standard input; {kept}", ""], out)
-    if told.test:
-        terminal.print_lines([*told.test, ""], out)
+    if outcome.test:
+        terminal.print_lines([*outcome.test, ""], out)
     terminal.print_verdict(
         code, out, reasons=reasons(result), passed="no contradiction in this trace"
     )
 
 
-def _print(told: _Outcome, *, exit_code: int, not_run: str = "") -> None:
+def _print(outcome: _Outcome, *, exit_code: int, not_run: str = "") -> None:
     from cachewitness.cli import documents
 
-    result = told.result
+    result = outcome.result
     judged = documents.Judged(
-        file=str(told.file), engine=told.spec.text, exit_code=exit_code, not_run=not_run
+        file=str(outcome.file), engine=outcome.spec.text, exit_code=exit_code, not_run=not_run
     )
     if result is not None:
         judged.engine_version = result.history.header.engine_version
@@ -277,14 +277,14 @@ def _print(told: _Outcome, *, exit_code: int, not_run: str = "") -> None:
         judged.findings = result.findings
         judged.checkers = result.tallies
         judged.activity = result.activity
-        judged.bad_events = told.bad
-        judged.replay = told.command
-        judged.export = list(told.test)
+        judged.bad_events = outcome.bad
+        judged.replay = outcome.command
+        judged.export = list(outcome.test)
     print_json(judged)
 
 
 def _files(
-    told: _Outcome, folder: Path | None, seconds: float, *, cold: bool
+    outcome: _Outcome, folder: Path | None, seconds: float, *, cold: bool
 ) -> tuple[dict[Path, bytes], list[str]]:
     """Return the files of the report with their content, and a line for each that could not be
     made.
@@ -292,17 +292,17 @@ def _files(
     from cachewitness.report import compared
     from cachewitness.report.one_trace import report_of
 
-    if folder is None or told.result is None:
+    if folder is None or outcome.result is None:
         return {}, []
     suite = compared.NAME if cold else "replay"
     report = report_of(
-        told.result, told.trace, told.spec.text, suite, seconds=seconds, bad=told.bad
+        outcome.result, outcome.trace, outcome.spec.text, suite, seconds=seconds, bad=outcome.bad
     )
-    kept = keeper_of(told.spec, folder)
+    kept = keeper_of(outcome.spec, folder)
     for failure in report.failures:
         kept.take(failure, final=True)
     files, problems = files_of(
-        report, kept.stored, [told.trace.header.layout.name], told.trace.header.policy, folder
+        report, kept.stored, [outcome.trace.header.layout.name], outcome.trace.header.policy, folder
     )
     return files, [*kept.problems, *problems]
 

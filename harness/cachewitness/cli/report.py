@@ -47,12 +47,12 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
         try:
             header, events = validate.events(run)
         except UsageError as error:
-            told = (
+            hint = (
                 "; a trace has to be run: `cachewitness replay FILE --report DIR`"
                 if TRACE in str(error)
                 else ""
             )
-            raise UsageError(f"{error}{told}") from None
+            raise UsageError(f"{error}{hint}") from None
         kept = [*events]
         content = page.of_history(header, kept, run.name, judge(header, iter(kept)))
         default = (

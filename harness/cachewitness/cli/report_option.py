@@ -105,7 +105,7 @@ def files_of(
     from cachewitness.sessions.run import store
 
     document = jsonreport.document(report, stored, configurations, policy)
-    drawn, problems = drawn_or_told(
+    drawn, problems = drawn_or_problems(
         folder / store.PAGE, lambda: page.of_run(document, folder / store.FAILURES)
     )
     made = {folder / store.REPORT: jsonreport.render(document), **drawn}
@@ -136,7 +136,9 @@ def so_far(
     return made | dict.fromkeys(cases, junit.render(report, stored) if cases else b"")
 
 
-def drawn_or_told(target: Path, draw: Callable[[], bytes]) -> tuple[dict[Path, bytes], list[str]]:
+def drawn_or_problems(
+    target: Path, draw: Callable[[], bytes]
+) -> tuple[dict[Path, bytes], list[str]]:
     """Return a page by its file, or a line on why there is none: the picture of a verdict takes
     the verdict from nobody.
     """
@@ -165,7 +167,7 @@ def drawn(
 
     if folder is None:
         return code
-    page, lines = drawn_or_told(folder / store.PAGE, lambda: draw(folder))
+    page, lines = drawn_or_problems(folder / store.PAGE, lambda: draw(folder))
     for line in problems:
         click.echo(f"cachewitness: {one_line(line)}", err=True)
     return finish(code, {folder / store.REPORT: indented(document), **page}, lines, quiet=True)

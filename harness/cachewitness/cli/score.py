@@ -19,7 +19,7 @@ from cachewitness.cli.options import (
     policy_option,
     release_option,
 )
-from cachewitness.cli.report_option import drawn_or_told
+from cachewitness.cli.report_option import drawn_or_problems
 from cachewitness.cli.score_report import ScoreProgress
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def score(**options: Any) -> int:
         **{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")}
     )
     folder, settings = _folder(engine.name, task, options)
-    told = ScoreProgress(engine.name, task, rules, options["seed"], as_json=options["as_json"])
+    progress = ScoreProgress(engine.name, task, rules, options["seed"], as_json=options["as_json"])
     from cachewitness.parity.scores.arm_run import Questions
     from cachewitness.parity.scores.run import Runner
     from cachewitness.parity.scores.side_by_side import jobs_for
@@ -241,17 +241,17 @@ def score(**options: Any) -> int:
     nonce = _nonce() if options["base_url"] else ""
     asked = Questions(task=task, opener=engine.open, folder=folder, opening=opening, nonce=nonce)
     jobs = 1 if engine.lm else jobs_for(asked, chosen, options["jobs"])
-    runner = Runner(asked, listener=told, model=engine.lm, jobs=jobs)
+    runner = Runner(asked, listener=progress, model=engine.lm, jobs=jobs)
     try:
         outcome = runner.run(chosen, rules)
     except (BackendError, Unpaired) as error:
-        told.clear()
+        progress.clear()
         kept = f"what was answered is kept in {folder}, and the same command goes on from there"
         click.echo(f"cachewitness: {' '.join(str(error).split())}; {kept}", err=True)
         _debug(error)
         return EXIT_UNKNOWN
     finally:
-        told.clear()
+        progress.clear()
     from cachewitness._util import files
     from cachewitness.parity.scores import answer_store, document, frames
     from cachewitness.parity.scores.expected import with_expectations
@@ -261,7 +261,7 @@ def score(**options: Any) -> int:
     content = document.render(whole)
     frames.write(outcome, engine.name, options["seed"], folder)
     files.write(folder / answer_store.REPORT, [content])
-    told.deliver(whole, content, folder)
+    progress.deliver(whole, content, folder)
     return _draw(whole, folder)
 
 
@@ -272,7 +272,7 @@ def _draw(whole: Document, folder: Path) -> int:
 
     return finish(
         whole.exit_code,
-        *drawn_or_told(folder / store.PAGE, lambda: score_page.of_score(whole)),
+        *drawn_or_problems(folder / store.PAGE, lambda: score_page.of_score(whole)),
         quiet=True,
     )
 

@@ -35,7 +35,7 @@ class ScoreProgress:
             terminal.heading(
                 engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out
             )
-            terminal.told(power_analysis.before(len(task.asked), rules), self._out)
+            terminal.print_wrapped(power_analysis.before(len(task.asked), rules), self._out)
 
     def begins(self, arm: str, questions: int, reused: int) -> None:
         """Note the arm that begins."""
@@ -44,7 +44,7 @@ class ScoreProgress:
         if reused and not self._json:
             from cachewitness.parity.scores import terminal
 
-            terminal.told(
+            terminal.print_wrapped(
                 [
                     f"arm {arm}: {reused:,} of {questions:,} answers are kept from a run that was"
                     " cut short"
@@ -72,7 +72,7 @@ class ScoreProgress:
         if not self._json:
             self.clear()
             noise: Noise = noise_floor(cold, again, self._rules)
-            terminal.told(power_analysis.measured(noise, self._rules), self._out)
+            terminal.print_wrapped(power_analysis.measured(noise, self._rules), self._out)
 
     def clear(self) -> None:
         """Wipe the line."""

@@ -94,15 +94,15 @@ def serve(
     cache = (
         "without a cache" if no_cache else "with a second tier" if tier else "without a second tier"
     )
-    told = f"{spec.text}, policy {policy}, {cache}"
+    description = f"{spec.text}, policy {policy}, {cache}"
     try:
-        _until_ctrl_c(server, told, spec.text if as_json else "")
+        _until_ctrl_c(server, description, spec.text if as_json else "")
     finally:
         backend.close()
     return 0
 
 
-def _until_ctrl_c(server: LocalServer, told: str, engine: str) -> None:
+def _until_ctrl_c(server: LocalServer, description: str, engine: str) -> None:
     """Serve until somebody ends it, which is how a server ends; say where, in a document of one
     line if an engine is named.
     """
@@ -117,8 +117,8 @@ def _until_ctrl_c(server: LocalServer, told: str, engine: str) -> None:
 
                 output.echo(msgspec.json.encode(Serving(url=server.url, engine=engine)))
             else:
-                output.echo(f"serving at {server.url} ({told}); Ctrl-C ends it")
+                output.echo(f"serving at {server.url} ({description}); Ctrl-C ends it")
             threading.Event().wait()
         except KeyboardInterrupt:
-            told = f"stopped after {server.dispatcher.requests:,} requests"
-            click.echo(told, err=True) if engine else output.echo(told)
+            message = f"stopped after {server.dispatcher.requests:,} requests"
+            click.echo(message, err=True) if engine else output.echo(message)

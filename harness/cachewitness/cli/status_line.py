@@ -47,10 +47,10 @@ class StatusLine:
         if not self.shown or now < self._next:
             return
         self._next = now + self._every
-        said = printable(text())
+        line = printable(text())
         if self._terminal:
-            said = f"\r\x1b[K{_cut(said, shutil.get_terminal_size().columns - 1)}"
-        click.echo(said, nl=not self._terminal, err=True)
+            line = f"\r\x1b[K{_cut(line, shutil.get_terminal_size().columns - 1)}"
+        click.echo(line, nl=not self._terminal, err=True)
 
     def note(self, text: str) -> None:
         """Say at once what takes a while."""

@@ -181,8 +181,8 @@ class AnswerSense:
             )
         resumed = self._resumed.get(event.r, 0)
         if self._resumes and event.restored > 0 and event.restored != resumed:
-            said = f"its `resume` said {resumed}" if resumed else "no `resume` of it came"
-            raise MalformedHistory(f"{event.restored} of {event.r!r} - at `$.restored`; {said}")
+            reason = f"its `resume` said {resumed}" if resumed else "no `resume` of it came"
+            raise MalformedHistory(f"{event.restored} of {event.r!r} - at `$.restored`; {reason}")
         self._answered[event.r] = len(event.tokens)
 
     def _cold(self, event: Cold) -> None:

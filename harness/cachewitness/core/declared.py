@@ -164,18 +164,20 @@ def _check_pool(pool: Pool) -> None:
 def denied(header: Header) -> dict[int, str]:
     """Return by group why it has no key at all, in words that follow "the header says"."""
     rules = header.rules
-    said = header.not_applicable
-    without = next((f"that {rule!r} is not applicable" for rule in OF_KEYS if rule in said), "")
+    not_applicable = header.not_applicable
+    without = next(
+        (f"that {rule!r} is not applicable" for rule in OF_KEYS if rule in not_applicable), ""
+    )
     if not rules.caching:
         without = "`caching` false"
     found = {group.id: without for group in header.groups} if without else {}
     for group in header.groups:
-        if group.kind == "recurrent" and OF_STATES in said:
+        if group.kind == "recurrent" and OF_STATES in not_applicable:
             found.setdefault(group.id, f"that {OF_STATES!r} is not applicable")
         if (
             rules.retention.interval is not None
             and group.id in rules.retention.groups
-            and OF_INTERVAL in said
+            and OF_INTERVAL in not_applicable
         ):
             found.setdefault(group.id, f"that {OF_INTERVAL!r} is not applicable")
     return found
@@ -206,11 +208,11 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
     most = PAGES_FACTOR * trace.pages + PAGES_BESIDE
     for pool in header.pools:
         if pool.pages > most:
-            told = (
+            pool_size = (
                 f"{pool.pages:,} pages of pool {pool.id} - at `$.pools`; the trace gives the engine"
                 f" {trace.pages:,}"
             )
-            raise MalformedHistory(f"{told}, of which no more than {most:,} can be made")
+            raise MalformedHistory(f"{pool_size}, of which no more than {most:,} can be made")
     asked_for = trace.options.get("rswa_window", 0)
     for group in groups:
         if group.answer_window not in (0, asked_for):
@@ -269,10 +271,10 @@ def _check_retention(header: Header, trace: TraceHeader) -> None:
     asked = trace.options.get(INTERVAL, "")
     pruned = any(group.kind != "full" for group in header.local_groups())
     if pruned and (asked is None or isinstance(asked, int)) and interval != asked:
-        told = ["null" if one is None else one for one in (interval, asked)]
+        values = ["null" if one is None else one for one in (interval, asked)]
         raise MalformedHistory(
-            f"{told[0]} - at `$.rules.retention.interval`; the trace's option {INTERVAL} is"
-            f" {told[1]}"
+            f"{values[0]} - at `$.rules.retention.interval`; the trace's option {INTERVAL} is"
+            f" {values[1]}"
         )
 
 

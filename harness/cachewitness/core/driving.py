@@ -381,8 +381,10 @@ def seconds_in(engine: Engine) -> float | None:
     """Return how many seconds were spent in the engine's own code; None if it does not say, or
     says what cannot be.
     """
-    said = getattr(engine, "engine_seconds", None)
-    return said if isinstance(said, int | float) and isfinite(said) and said >= 0 else None
+    seconds = getattr(engine, "engine_seconds", None)
+    return (
+        seconds if isinstance(seconds, int | float) and isfinite(seconds) and seconds >= 0 else None
+    )
 
 
 def beside(engine: Engine, spent: float) -> float | None:
@@ -444,12 +446,12 @@ def failed(observer: Observer, index: int, asked: str, error: Exception, r: str 
         if isinstance(error, EngineFailure)
         else EngineFailure("engine-crashed", f"raised {describe_error(error)}")
     )
-    said = str(failure)
+    message = str(failure)
     observer.see(
         [
             Died(
                 operation=index,
-                message=said.removeprefix("raised "),
+                message=message.removeprefix("raised "),
                 hung=failure.anomaly == "hung",
             )
         ],
@@ -457,7 +459,7 @@ def failed(observer: Observer, index: int, asked: str, error: Exception, r: str 
     )
     finding = _ended(
         index,
-        f"{asked}, which every engine must bear; however it {said}",
+        f"{asked}, which every engine must bear; however it {message}",
         failure.anomaly,
         observer.seen - 1,
     )

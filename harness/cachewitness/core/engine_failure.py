@@ -67,9 +67,15 @@ def describe_error(error: BaseException) -> str:
     was raised.
     """
     lines = str(error).strip().splitlines()
-    said = printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+    description = printable(
+        f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    )
     code, line = _raised_in(error)
-    return f"{said} ({Path(code.co_filename).name}:{line}, in the {_layer(code)})" if code else said
+    return (
+        f"{description} ({Path(code.co_filename).name}:{line}, in the {_layer(code)})"
+        if code
+        else description
+    )
 
 
 def of_ours(error: Exception, engine: Any) -> bool:

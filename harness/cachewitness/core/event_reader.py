@@ -28,7 +28,7 @@ class Row(NamedTuple):
     pages that were read from it.
     """
 
-    told: list[int] | tuple[int, ...]
+    row: list[int] | tuple[int, ...]
     pages: list[int]
 
 
@@ -56,28 +56,28 @@ class EventReader:
         return events
 
     def _read(self, answer: list[Any] | tuple[Any, ...]) -> list[Event]:
-        told: dict[int, list[Run]] = {}
+        long_rows: dict[int, list[Run]] = {}
         for at, event in enumerate(answer):
             if type(event) is StepBegin:
                 for run in event.runs:
                     if type(run) is Run and any(map(_is_long_row, run.tables)):
-                        told[at] = event.runs
-        if not told:
+                        long_rows[at] = event.runs
+        if not long_rows:
             return _EVENTS.decode(_ENCODER.encode(answer))
         short = list(answer)
-        for at, runs in told.items():
+        for at, runs in long_rows.items():
             short[at] = replace(
                 answer[at],
                 runs=[replace(run, tables=list(map(_if_short, run.tables))) for run in runs],
             )
         events = _EVENTS.decode(_ENCODER.encode(short))
-        for at, runs in told.items():
+        for at, runs in long_rows.items():
             self._put_back(runs, events[at])
         return events
 
-    def _put_back(self, told: list[Run], event: Event) -> None:
+    def _put_back(self, runs: list[Run], event: Event) -> None:
         assert isinstance(event, StepBegin)
-        for run, read in zip(told, event.runs, strict=True):
+        for run, read in zip(runs, event.runs, strict=True):
             for group, row in enumerate(run.tables):
                 if _is_long_row(row):
                     read.tables[group] = self._row(read.r, group, row)
@@ -85,25 +85,25 @@ class EventReader:
     def _row(self, r: str, group: int, row: list[int] | tuple[int, ...]) -> list[int]:
         rows = self._rows.setdefault(r, {})
         known = rows.get(group, _NO_ROW)
-        if _equal_rows(row, known.told):
+        if _equal_rows(row, known.row):
             return known.pages
-        told = row[:]
-        count = len(known.told)
+        copied = row[:]
+        count = len(known.row)
         pages = (
-            known.pages + _read_pages(told[count:])
-            if _equal_rows(told[:count], known.told)
-            else _read_pages(told)
+            known.pages + _read_pages(copied[count:])
+            if _equal_rows(copied[:count], known.row)
+            else _read_pages(copied)
         )
-        rows[group] = Row(told, pages)
+        rows[group] = Row(copied, pages)
         return pages
 
 
-def _equal_rows(row: list[int] | tuple[int, ...], told: list[int] | tuple[int, ...]) -> bool:
+def _equal_rows(row: list[int] | tuple[int, ...], other: list[int] | tuple[int, ...]) -> bool:
     """Whether two rows are the same. What raises when it is compared is no page: to read it says
     so.
     """
     try:
-        return row == told
+        return row == other
     except Exception:
         return False
 

@@ -68,16 +68,16 @@ class OperationCheck:
 
         Ends and preemptions that nobody asked for are marked as the engine's own.
         """
-        said: dict[type, list[Any]] = {}
+        by_type: dict[type, list[Any]] = {}
         for event in events:
             if (kind := type(event)) in _ANSWERS:
-                if kind in said:
-                    said[kind].append(event)
+                if kind in by_type:
+                    by_type[kind].append(event)
                 else:
-                    said[kind] = [event]
+                    by_type[kind] = [event]
         # The order matters: texts learn a submit before the tokens that follow it, and ends are
         # marked last, when it is known what the operation asked for.
-        submits = said.get(Submitted, [])
+        submits = by_type.get(Submitted, [])
         sense = self._sense
         if isinstance(op, Submit):
             check_submit(op, submits)
@@ -88,21 +88,21 @@ class OperationCheck:
                 " submit alone"
             )
         if isinstance(op, Step):
-            self._check_step(op, said.get(StepBegin, []))
+            self._check_step(op, by_type.get(StepBegin, []))
         if isinstance(op, _ENDS) and op.r in sense.tokens and op.r not in sense.ended:
             raise MalformedHistory(f"{op.r!r} does not end; report `finish` or `abort` of it")
-        if ResetDone in said or Version in said or isinstance(op, _RESETS):
-            self._check_reset(op, said.get(ResetDone, []), said.get(Version, []))
+        if ResetDone in by_type or Version in by_type or isinstance(op, _RESETS):
+            self._check_reset(op, by_type.get(ResetDone, []), by_type.get(Version, []))
         if self._header.rules.caching:
-            self._check_looked_up(events, said)
-        for event in said.get(Accept, ()):
+            self._check_looked_up(events, by_type)
+        for event in by_type.get(Accept, ()):
             self._texts.accept(event)
         if isinstance(op, Submit) and op.session:
             self._most[op.r] = length_of(op.prompt) + op.generate
         elif isinstance(op, Extend):
             self._most[op.r] = self._most.get(op.r, 0) + length_of(op.prompt) + op.generate
             self._more.setdefault(op.r, deque()).append(op)
-        for event in said.get(Extended, ()):
+        for event in by_type.get(Extended, ()):
             if not (waiting := self._more.get(event.r)):
                 raise MalformedHistory(
                     f"{event.r!r} gets more input - at `$.r`; nobody gave it any"
@@ -110,11 +110,11 @@ class OperationCheck:
             self._texts.extend(waiting.popleft(), event)
         # Set here and not by the engine: an engine that could say that its aborts were asked for
         # would never be found to give a request up.
-        for event in said.get(Aborted, ()):
+        for event in by_type.get(Aborted, ()):
             event.by_engine = event.r not in _let_go(op) and not self._outgrows(op)
-        for event in said.get(Preempted, ()):
+        for event in by_type.get(Preempted, ()):
             event.by_engine = not _preempts(op, event.r)
-        for event in said.get(Finished, ()):
+        for event in by_type.get(Finished, ()):
             event.by_engine = event.r not in _let_go(op) and not self._as_long_as_it_may_be(event.r)
 
     def _outgrows(self, op: Op) -> bool:
@@ -151,10 +151,14 @@ class OperationCheck:
         wanted = op.run if self._header.level == "manager" else []
         if asked == wanted:
             return
-        said = dict(asked)
+        asked_by_name = dict(asked)
         by_name = dict(wanted)
-        missing = by_name.keys() - said.keys() - ended
-        if missing or len(said) < len(asked) or not said.items() <= by_name.items():
+        missing = by_name.keys() - asked_by_name.keys() - ended
+        if (
+            missing
+            or len(asked_by_name) < len(asked)
+            or not asked_by_name.items() <= by_name.items()
+        ):
             raise MalformedHistory(f"asked {asked} - at `$.asked`; the operation asks for {wanted}")
 
     def _check_reset(self, op: Op, resets: list[ResetDone], versions: list[Version]) -> None:
@@ -184,17 +188,19 @@ class OperationCheck:
                 "`reset`, which nobody asked for; keys that end by themselves are evicted"
             )
 
-    def _check_looked_up(self, events: list[Event], said: dict[type, list[Any]]) -> None:
+    def _check_looked_up(self, events: list[Event], by_type: dict[type, list[Any]]) -> None:
         """Refuse a run of a request that was not looked up since it came, or lost its place;
         `hit` may come after the run.
         """
         looked = self._looked
-        if Hit not in said and Preempted not in said:
-            if StepBegin not in said:
+        if Hit not in by_type and Preempted not in by_type:
+            if StepBegin not in by_type:
                 return
-            new = [run.r for event in said[StepBegin] for run in event.runs if run.r not in looked]
+            new = [
+                run.r for event in by_type[StepBegin] for run in event.runs if run.r not in looked
+            ]
         else:
-            hits = {event.r for event in said.get(Hit, ())}
+            hits = {event.r for event in by_type.get(Hit, ())}
             found = set[str]()
             for event in events:
                 if isinstance(event, Hit):

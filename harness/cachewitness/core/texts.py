@@ -130,15 +130,15 @@ class Texts:
         for segment in segments(prompt):
             text, first, count = segment
             start, stop = stop, stop + count
-            said = tokens[start:stop]
+            part = tokens[start:stop]
             place = self._place(text, first)
-            if not said or self._met.get(segment) == said:
+            if not part or self._met.get(segment) == part:
                 continue
-            if said != list(range(said[0], said[0] + count)):
-                self._met[segment] = said
-            elif self._is_known(place, said[0], count) or self._is_new(place, said[0], count):
+            if part != list(range(part[0], part[0] + count)):
+                self._met[segment] = part
+            elif self._is_known(place, part[0], count) or self._is_new(place, part[0], count):
                 continue
-            for index, token in enumerate(said):
+            for index, token in enumerate(part):
                 self._learn(r, place + index, token, alone=True)
 
     def _is_known(self, place: int, token: int, count: int) -> bool:

@@ -197,9 +197,9 @@ class WellFormedness:
         if self._forgotten:
             forgotten, self._forgotten = self._forgotten, ""
             if not self._forgets:
-                told = "a `reset` that is `ok` or a `version`"
+                cause = "a `reset` that is `ok` or a `version`"
                 raise MalformedHistory(
-                    f"keys ended for {forgotten!r} without {told}; a key that ends by itself is"
+                    f"keys ended for {forgotten!r} without {cause}; a key that ends by itself is"
                     " evicted"
                 )
         if self._unfound:

@@ -130,11 +130,11 @@ class _Watch:
     def _give_up(self, call: _Call) -> None:
         frame = sys._current_frames().get(self._main or 0)
         was_in = f"; it was in {_place(frame)}" if frame is not None else ""
-        told = (
+        verdict = (
             f"{VERDICT} {call.seconds:g} seconds, asked to {call.asked}, and cannot be"
             f" interrupted{was_in}"
         )
-        os.write(2, f"{told}; what was found before is kept\n".encode())
+        os.write(2, f"{verdict}; what was found before is kept\n".encode())
         os._exit(EXIT)
 
 

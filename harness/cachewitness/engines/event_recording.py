@@ -152,31 +152,31 @@ def _event(found: Any) -> Event:
     """Return an event. Raises _Unreadable for what a router cannot read."""
     if isinstance(found, list) and found and isinstance(found[0], str):
         kind = found[0]
-        said = dict(zip(FIELDS.get(kind, ()), found[1:], strict=False))
+        fields = dict(zip(FIELDS.get(kind, ()), found[1:], strict=False))
     elif isinstance(found, dict):
         kind = str(found.get("type"))
-        said = found
+        fields = found
     else:
         raise _Unreadable("an event is neither an object nor a list with its type")
     if kind not in FIELDS:
         raise _Unreadable(f"an event is of type {kind!r}, which is none of {', '.join(FIELDS)}")
     if kind == CLEARED:
         return KvCleared(step=0)
-    medium = " ".join(filter(None, map(str, (medium_named(said.get("medium")), _remote(said)))))
-    group = _whole(kind, said, "group_idx", NO_GROUP)
-    hashes = [_name(kind, name) for name in _list(kind, said, "block_hashes")]
+    medium = " ".join(filter(None, map(str, (medium_named(fields.get("medium")), _remote(fields)))))
+    group = _whole(kind, fields, "group_idx", NO_GROUP)
+    hashes = [_name(kind, name) for name in _list(kind, fields, "block_hashes")]
     if kind == REMOVED:
         return KvRemoved(step=0, hashes=hashes, group=group, medium=medium)
-    return _stored(said, hashes, group, medium)
+    return _stored(fields, hashes, group, medium)
 
 
-def _stored(said: Mapping[str, Any], hashes: list[str], group: int, medium: str) -> KvStored:
-    tokens = _list(STORED, said, "token_ids")
+def _stored(fields: Mapping[str, Any], hashes: list[str], group: int, medium: str) -> KvStored:
+    tokens = _list(STORED, fields, "token_ids")
     if not all(isinstance(token, int) for token in tokens):
         raise _Unreadable(f"`token_ids` of {STORED} are not all numbers")
-    parent = said.get("parent_block_hash")
-    adapter = str(said.get("lora_name") or said.get("lora_id") or "")
-    extra = said.get("extra_keys") or [None] * len(hashes)
+    parent = fields.get("parent_block_hash")
+    adapter = str(fields.get("lora_name") or fields.get("lora_id") or "")
+    extra = fields.get("extra_keys") or [None] * len(hashes)
     if not isinstance(extra, list) or len(extra) != len(hashes):
         raise _Unreadable(f"`extra_keys` of {STORED} are not one entry for each hash")
     identities = [identity(keys, adapter) for keys in extra]
@@ -184,32 +184,32 @@ def _stored(said: Mapping[str, Any], hashes: list[str], group: int, medium: str)
         step=0,
         hashes=hashes,
         tokens=tokens,
-        block_size=_whole(STORED, said, "block_size", None),
+        block_size=_whole(STORED, fields, "block_size", None),
         group=group,
         parent="" if parent is None else _name(STORED, parent),
         adapter=adapter,
         salt=next((salt for salt, _ in identities if salt), ""),
         media=[items for _, items in identities] if any(items for _, items in identities) else [],
         medium=medium,
-        kind=str(said.get("kv_cache_spec_kind") or ""),
+        kind=str(fields.get("kv_cache_spec_kind") or ""),
     )
 
 
-def _remote(said: Mapping[str, Any]) -> str:
+def _remote(fields: Mapping[str, Any]) -> str:
     """Return whose medium it is, if it is not the publisher's own."""
-    parts = (said.get("ownership"), said.get("locality"))
+    parts = (fields.get("ownership"), fields.get("locality"))
     return " ".join(str(part) for part in parts if part not in (None, "", "LOCAL"))
 
 
-def _list(kind: str, said: Mapping[str, Any], field: str) -> list[Any]:
-    found = said.get(field)
+def _list(kind: str, fields: Mapping[str, Any], field: str) -> list[Any]:
+    found = fields.get(field)
     if not isinstance(found, list):
         raise _Unreadable(f"`{field}` of {kind} is {_short(found)}, which is no list")
     return found
 
 
-def _whole(kind: str, said: Mapping[str, Any], field: str, missing: int | None) -> int:
-    found = said.get(field)
+def _whole(kind: str, fields: Mapping[str, Any], field: str, missing: int | None) -> int:
+    found = fields.get(field)
     if found is None and missing is not None:
         return missing
     if not isinstance(found, int) or isinstance(found, bool):

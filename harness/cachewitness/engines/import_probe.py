@@ -26,16 +26,16 @@ def died(entry: EntryPoint) -> str:
     """
     if entry.value.partition(":")[0] in sys.modules or not hasattr(os, "fork"):
         return ""
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _import(entry, tell)
-    os.close(tell)
+        _import(entry, writer)
+    os.close(writer)
     try:
-        ended, _, _ = select.select([told], [], [], SECONDS)
-        alive = bool(ended) and os.read(told, 1) != b""
+        ended, _, _ = select.select([reader], [], [], SECONDS)
+        alive = bool(ended) and os.read(reader, 1) != b""
     finally:
-        os.close(told)
+        os.close(reader)
     if alive:
         os.waitpid(pid, 0)
         return ""
@@ -67,8 +67,8 @@ def _how(pid: int, *, hung: bool) -> str:
         if done:
             code = os.waitstatus_to_exitcode(status)
             signalled = code < 0
-            told = signal.Signals(-code).name if signalled else f"exit status {code}"
-            return f"the import ends the process ({told})"
+            ending = signal.Signals(-code).name if signalled else f"exit status {code}"
+            return f"the import ends the process ({ending})"
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

@@ -29,9 +29,9 @@ class KeyEventReader:
     def __init__(self) -> None:
         self._names: dict[Hashable, str] = {}
 
-    def read(self, told: Iterable[Any], step: int) -> list[Event]:
+    def read(self, published: Iterable[Any], step: int) -> list[Event]:
         """Return the events of a history; one that routers cannot read is no error of ours."""
-        return [self._readable(event, step) for event in told]
+        return [self._readable(event, step) for event in published]
 
     def _readable(self, event: Any, step: int) -> Event:
         kind = type(event).__name__
@@ -54,7 +54,7 @@ class KeyEventReader:
             return KvRemoved(step=step, group=group, hashes=hashes, medium=medium)
         adapter = event.lora_name or ""
         extra = event.extra_keys or [None] * len(hashes)
-        said = [identity(keys, adapter) for keys in extra]
+        identities = [identity(keys, adapter) for keys in extra]
         return KvStored(
             step=step,
             group=group,
@@ -64,9 +64,11 @@ class KeyEventReader:
             parent="" if event.parent_block_hash is None else self._name(event.parent_block_hash),
             # The salt is part of the first block alone (vLLM 0.33.0,
             # `generate_block_hash_extra_keys`), so most blocks have none.
-            salt=next((salt for salt, _ in said if salt), ""),
+            salt=next((salt for salt, _ in identities if salt), ""),
             adapter=adapter,
-            media=[items for _, items in said] if any(items for _, items in said) else [],
+            media=[items for _, items in identities]
+            if any(items for _, items in identities)
+            else [],
             medium=medium,
             kind=(getattr(event, "kv_cache_spec_kind", None) or "") if medium else "",
         )
@@ -92,11 +94,11 @@ def identity(keys: Any, adapter: str) -> tuple[str, list[tuple[str, int]]]:
     Whatever else a fork puts there, of another shape, is part of the salt: it tells blocks apart,
     and the rule that holds a salt against the request's finds what does not belong there.
     """
-    said = list(keys) if isinstance(keys, tuple | list) else [] if keys is None else [keys]
-    if adapter and said[:1] == [adapter]:
-        said = said[1:]
-    items = [key for key in said if _is_item(key)]
-    salts = [key if isinstance(key, str) else repr(key) for key in said if not _is_item(key)]
+    parts = list(keys) if isinstance(keys, tuple | list) else [] if keys is None else [keys]
+    if adapter and parts[:1] == [adapter]:
+        parts = parts[1:]
+    items = [key for key in parts if _is_item(key)]
+    salts = [key if isinstance(key, str) else repr(key) for key in parts if not _is_item(key)]
     return " ".join(salts), [(str(key[0]), int(key[1])) for key in items]
 
 

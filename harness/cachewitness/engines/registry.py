@@ -267,11 +267,11 @@ class EngineSpec:
                 if self.isolation and self.isolation.python
                 else ""
             )
-            told_of = (
+            message = (
                 f"--engine {self.text}: cannot be built for trace {header.name!r}: it"
                 f" {what}{python}"
             )
-            raise EngineBroken(told_of) from error
+            raise EngineBroken(message) from error
 
     def _built(self, header: TraceHeader) -> Engine:
         options = {key: value for key, value in self.options.items() if key != MUTANT}

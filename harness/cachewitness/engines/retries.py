@@ -55,9 +55,9 @@ def wait_s(attempt: int, status: int, retry_after: str = "") -> float | None:
 
     `retry_after` is the header of that name: seconds; a date counts as not given.
     """
-    told = float(retry_after) if retry_after.strip().isdecimal() else None
-    if status not in PASSING or attempt >= (ATTEMPTS if told is None else TURNED_AWAY):
+    requested = float(retry_after) if retry_after.strip().isdecimal() else None
+    if status not in PASSING or attempt >= (ATTEMPTS if requested is None else TURNED_AWAY):
         return None
-    if told is None:
+    if requested is None:
         return float(WAIT_S * 2 ** (attempt - 1))
-    return told if told <= WAIT_MAX_S else None
+    return requested if requested <= WAIT_MAX_S else None

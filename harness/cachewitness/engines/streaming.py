@@ -65,7 +65,7 @@ class StreamingEngine(ABC, Generic[Request]):
     def quiet(self) -> None:
         """Do what the engine has to when the last answer has ended."""
 
-    def told(self, answer: Answer) -> list[Event]:
+    def events_of(self, answer: Answer) -> list[Event]:
         """Return an answer, behind what else the engine tells of its request."""
         return [answer]
 
@@ -78,7 +78,7 @@ class StreamingEngine(ABC, Generic[Request]):
         is the server's doing.
         """
         with native():
-            return [event for answer in self._carried_out(op) for event in self.told(answer)]
+            return [event for answer in self._carried_out(op) for event in self.events_of(answer)]
 
     def _carried_out(self, op: Op) -> list[Answer]:
         if isinstance(op, Submit):

@@ -61,12 +61,12 @@ def text_of(path: Path, name: str = "", checkpoint_alignment: int = 1) -> str:
     table = read.table_of(path) | {"checkpoint_alignment": checkpoint_alignment}
     model = model_of(table, path)
     layout = layout_of(model, sources.option(str(path)))
-    told = {
+    heading = {
         "name": name or _name(model.checkpoint, path),
         "story": f"{len(layout.groups)} groups, worked out from a configuration",
         "source": f"{path}; groups and blocks by the rules of {PINNED}, one rank",
     }
-    return "".join(_lines(told, table, layout))
+    return "".join(_lines(heading, table, layout))
 
 
 def _name(checkpoint: str, path: Path) -> str:
@@ -74,10 +74,10 @@ def _name(checkpoint: str, path: Path) -> str:
     return identifier(named.rpartition("/")[2]).replace("_", "-") or "model"
 
 
-def _lines(told: Mapping[str, Any], table: Mapping[str, Any], layout: Layout) -> list[str]:
+def _lines(heading: Mapping[str, Any], table: Mapping[str, Any], layout: Layout) -> list[str]:
     caches: list[dict[str, Any]] = table["caches"]
     parts = [
-        _pairs(told),
+        _pairs(heading),
         "\n[model]\n",
         _pairs({key: value for key, value in table.items() if key != "caches"}),
     ]

@@ -88,14 +88,14 @@ def blocks_differ(block: int, named: str) -> list[str]:
     sizes = {group.block_size for group in layout(named).groups}
     if sizes == {block}:
         return []
-    told = " and ".join(f"{size:,}" for size in sorted(sizes))
+    listed = " and ".join(f"{size:,}" for size in sorted(sizes))
     if is_config(named):
         return [
-            f"a layout of this configuration has blocks of {told} tokens, those of one rank with"
+            f"a layout of this configuration has blocks of {listed} tokens, those of one rank with"
             " the default kernels"
         ]
     return [
-        f"a run with --layout {named} has blocks of {told} tokens, those of one rank with the"
+        f"a run with --layout {named} has blocks of {listed} tokens, those of one rank with the"
         f" kernels that the layout names; for N = {block} give it a copy of the layout with that"
         " block size"
     ]

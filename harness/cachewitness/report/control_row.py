@@ -38,7 +38,7 @@ class ControlRow(msgspec.Struct, kw_only=True):
         )
 
     @property
-    def told(self) -> str:
+    def line(self) -> str:
         """The row in one line."""
         tokens = (
             f"; {self.tokens:,} tokens restored where the engine itself restores {self.own:,}"

@@ -29,8 +29,7 @@ from cachewitness.core.trace_format import (
     UpdateWeights,
 )
 from cachewitness.report.summary import Failure, Stored
-from cachewitness.workloads.avoided import MEANINGS
-from cachewitness.workloads.avoided import describe_cause as told
+from cachewitness.workloads.avoided import MEANINGS, describe_cause
 
 WIDTH = 100
 SHOWN_BEFORE = 36
@@ -46,9 +45,9 @@ def witness_of(failure: Failure, stored: Stored | None) -> list[str]:
     """Return the witness of a failure of a run."""
     replay = stored.replay if stored else ""
     whole = len(failure.trace.ops)
-    told = {"why_long": failure.why_long, "other_cause": failure.shrunk_cause}
+    notes = {"why_long": failure.why_long, "other_cause": failure.shrunk_cause}
     return witness(
-        failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay, **told
+        failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay, **notes
     )
 
 
@@ -160,7 +159,7 @@ def caused(cause: str) -> str:
             f"{cause}, as the page was copied from one that had a key for what the same step was"
             " yet to write"
         )
-    return f"{cause}, as {told(cause)}" if cause.partition("+")[0] in MEANINGS else ""
+    return f"{cause}, as {describe_cause(cause)}" if cause.partition("+")[0] in MEANINGS else ""
 
 
 def describe(trace: Trace) -> str:

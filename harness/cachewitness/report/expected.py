@@ -254,8 +254,8 @@ def _pairs(named: str) -> list[tuple[str, str]]:
                 raise UsageError(f"{name!r} is named twice")
             causes_of[last := name] = []
         elif not last:
-            told = nearest(name, [*BY_NAME, DENIED], "ls anomalies")
-            raise UsageError(f"{name!r} is no anomaly{told}")
+            hint = nearest(name, [*BY_NAME, DENIED], "ls anomalies")
+            raise UsageError(f"{name!r} is no anomaly{hint}")
         else:
             _check_cause(last, name)
             causes_of[last].append(name)
@@ -267,11 +267,11 @@ def _pairs(named: str) -> list[tuple[str, str]]:
 def _check_cause(anomaly: str, name: str) -> None:
     if anomaly == DENIED:
         if name not in DENIABLE:
-            told = nearest(name, DENIABLE)
-            raise UsageError(f"{name!r} is no rule that an engine may deny{told}")
+            hint = nearest(name, DENIABLE)
+            raise UsageError(f"{name!r} is no rule that an engine may deny{hint}")
     elif not causes.known(name):
-        told = nearest(name, [*BY_NAME, *causes.names()], "ls anomalies")
-        raise UsageError(f"{name!r} is neither an anomaly nor a cause of {anomaly}{told}")
+        hint = nearest(name, [*BY_NAME, *causes.names()], "ls anomalies")
+        raise UsageError(f"{name!r} is neither an anomaly nor a cause of {anomaly}{hint}")
 
 
 def _day(text: str) -> date:

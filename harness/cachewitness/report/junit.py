@@ -75,9 +75,9 @@ def _failure(
         _append(case, "skipped", f"{listed} {finding.anomaly}: {failure.expected}")
         return
     lines = witness_of(failure, stored)
-    told = _append(case, "failure", f"{finding.anomaly}: {message(finding)}")
-    told.set("type", finding.anomaly)
-    told.text = _clean("\n".join(lines))
+    entry = _append(case, "failure", f"{finding.anomaly}: {message(finding)}")
+    entry.set("type", finding.anomaly)
+    entry.text = _clean("\n".join(lines))
 
 
 def _rest(root: ElementTree.Element, report: Report) -> None:

@@ -57,19 +57,19 @@ def render(report: Report, stored: Mapping[str, Stored], file: str = "report.jso
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    told = [
+    notifications = [
         ("error", line)
         for suite in report.suites
         for line in (*suite.crashed, *suite.open, *suite.bad_events)
     ]
-    told += [("error", f"nothing checked: {line}") for line in report.vacuous]
-    told += [("note", f"not run: {entry.what}: {entry.why}") for entry in report.not_run]
-    told += [("note", report.known_list.line)] if report.known_list else []
+    notifications += [("error", f"nothing checked: {line}") for line in report.vacuous]
+    notifications += [("note", f"not run: {entry.what}: {entry.why}") for entry in report.not_run]
+    notifications += [("note", report.known_list.line)] if report.known_list else []
     return {
         "executionSuccessful": report.exit_code in (0, 1),
         "exitCode": report.exit_code,
         "toolExecutionNotifications": [
-            {"level": level, "message": {"text": line}} for level, line in told
+            {"level": level, "message": {"text": line}} for level, line in notifications
         ],
     }
 

@@ -220,7 +220,7 @@ def print_tallies(tallies: list[Tally], out: Console, *, folded: bool = False) -
         note = note or tally.unjudged
         note = note or (idle(tally) if not tally.opportunities else "")
         note = note or (f"{tally.acceptable:,} acceptable" if tally.acceptable else "")
-        note = note or "\n".join(map(_told_measured, tally.measured))
+        note = note or "\n".join(map(_measured_line, tally.measured))
         numbers = (
             ("-", "-")
             if tally.not_applicable
@@ -229,7 +229,7 @@ def print_tallies(tallies: list[Tally], out: Console, *, folded: bool = False) -
         table.add_row(tally.checker, *numbers, note)
     print_table(table, out)
     out.print()
-    lines = [_told_silent(silent), reused(everything), excused(everything), denials(everything)]
+    lines = [_silent_line(silent), reused(everything), excused(everything), denials(everything)]
     for line in filter(None, lines):
         print_lines([*wrapped(line, ""), ""], out)
 
@@ -239,7 +239,7 @@ def _silent(tally: Tally) -> bool:
     return bool(tally.not_applicable) or not (tally.opportunities or tally.unjudged)
 
 
-def _told_silent(silent: list[Tally]) -> str:
+def _silent_line(silent: list[Tally]) -> str:
     """Count the checkers that judged nothing; empty if there are none."""
     if not silent:
         return ""
@@ -250,7 +250,7 @@ def _told_silent(silent: list[Tally]) -> str:
     )
 
 
-def _told_measured(measured: Measured) -> str:
+def _measured_line(measured: Measured) -> str:
     """Return what comparing one quantity in one dtype came to, in one line."""
     m = measured
     tolerance = (
@@ -261,7 +261,7 @@ def _told_measured(measured: Measured) -> str:
         for name, count in (("NaN", m.nan), ("infinity", m.infinite))
         if count
     ]
-    told = (
+    line = (
         f"{m.dtype} {m.what}: noise floor {m.floor:.1e}, tolerance {tolerance}, largest difference"
         f" {m.largest:.1e} ({m.share:.1g} of its tolerance); {m.beyond:,} of {m.rows:,}"
         f" beyond{', ' * bool(bad)}{', '.join(bad)}"
@@ -277,7 +277,7 @@ def _told_measured(measured: Measured) -> str:
         if m.repeats
         else ""
     )
-    return told + hits + repeats
+    return line + hits + repeats
 
 
 def print_activity(activity: Activity, out: Console) -> None:
@@ -292,11 +292,11 @@ def print_activity(activity: Activity, out: Console) -> None:
 def print_verdict(code: int, out: Console, reasons: Iterable[str] = (), passed: str = "") -> None:
     """Print the verdict with its exit code; `passed` says what a pass means here."""
     name, colour, meaning = MEANINGS[code]
-    told = "; ".join(reasons) or (passed if code == EXIT_PASS else "") or meaning
+    explanation = "; ".join(reasons) or (passed if code == EXIT_PASS else "") or meaning
     text = (
         Text("verdict: ")
         .append(name, style=f"bold {colour}")
-        .append(f" (exit code {code}): {told}")
+        .append(f" (exit code {code}): {explanation}")
     )
     out.print(text, soft_wrap=True)
 
@@ -482,12 +482,12 @@ def besides(activity: Activity) -> str:
     )
     steps = f"{_counted(activity.overlapped_steps, 'step')} scheduled while another was in flight"
     loads = f"{_counted(activity.loaded_tokens, 'token')} loaded from another tier"
-    told = [
+    parts = [
         drafts,
         steps if activity.overlapped_steps else "",
         loads if activity.loaded_tokens else "",
     ]
-    return ", ".join(filter(None, told))
+    return ", ".join(filter(None, parts))
 
 
 def _print_rest(report: Report, out: Console, *, folded: bool = False) -> None:
@@ -496,7 +496,7 @@ def _print_rest(report: Report, out: Console, *, folded: bool = False) -> None:
     """
     _section(
         "controls",
-        [f"{suite.name}: {row.told}" for suite in report.suites for row in suite.controls],
+        [f"{suite.name}: {row.line}" for suite in report.suites for row in suite.controls],
         out,
     )
     grouped: dict[str, list[str]] = {}
@@ -546,9 +546,9 @@ def _section(title: str, lines: list[str], out: Console) -> None:
 
 
 def _print_further(report: Report, out: Console) -> None:
-    told = {failure.id for failure in shown(report)}
+    printed = {failure.id for failure in shown(report)}
     failures = [
-        failure for failure in report.failures if not failure.expected and failure.id not in told
+        failure for failure in report.failures if not failure.expected and failure.id not in printed
     ]
     lines = [f"{f.finding.anomaly}  {f.id}" for f in failures[:LISTED_MAX]]
     if len(failures) > LISTED_MAX:
@@ -607,8 +607,8 @@ def reasons(report: Report) -> list[str]:
 
 
 def _if_unchanged(report: Report) -> list[str]:
-    told = report.known_list.if_unchanged if report.known_list else ""
-    return [told] * bool(told)
+    line = report.known_list.if_unchanged if report.known_list else ""
+    return [line] * bool(line)
 
 
 def _found(report: Report) -> list[str]:

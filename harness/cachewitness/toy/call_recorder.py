@@ -36,9 +36,9 @@ class Computed:
 
     def apply(self, op: Op) -> list[Event]:
         """Carry out one operation and return its events."""
-        return self.told(lambda: self.engine.apply(op))
+        return self.events_of(lambda: self.engine.apply(op))
 
-    def told(self, call: Callable[[], list[Event]]) -> list[Event]:
+    def events_of(self, call: Callable[[], list[Event]]) -> list[Event]:
         """Make a call on the engine and return its events, all of them followed."""
         self._followed = 0
         events = call()

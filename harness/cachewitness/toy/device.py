@@ -14,7 +14,7 @@ from cachewitness_reference.toy_model.chunk import NULL
 class _Row(NamedTuple):
     """A row of a block table as it was told, and the same in the device's space."""
 
-    told: list[int]
+    row: list[int]
     placed: array[int]
 
 
@@ -46,9 +46,9 @@ class PlacedTables:
 
 
 def _placed(row: list[int], known: _Row, space: Sequence[int]) -> _Row:
-    if row == known.told:
+    if row == known.row:
         return known
-    count = len(known.told)
-    count = count if row[:count] == known.told else 0
+    count = len(known.row)
+    count = count if row[:count] == known.row else 0
     new = array("i", [space[page] if page >= 0 else NULL for page in row[count:]])
     return _Row(row[:], known.placed[:count] + new)

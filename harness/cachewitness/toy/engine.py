@@ -171,8 +171,8 @@ def check_kernels(kernels: str, device: str, config: ToyConfig) -> None:
     from cachewitness_reference.toy_model.triton_kernels.operation import INTERPRETED
 
     if (device == "cpu") != INTERPRETED:
-        told = "set TRITON_INTERPRET=1" if device == "cpu" else "unset TRITON_INTERPRET"
+        remedy = "set TRITON_INTERPRET=1" if device == "cpu" else "unset TRITON_INTERPRET"
         raise UsageError(
-            f"--engine: kernels triton on device {device}: {told} in the environment before the"
+            f"--engine: kernels triton on device {device}: {remedy} in the environment before the"
             " start"
         )

@@ -44,7 +44,7 @@ def answers(model: Model, after: Mapping[Text, int]) -> dict[Text, Answer]:
     """Return what the definition says of texts, many at a time, the states after as many tokens
     as stands with each.
     """
-    said: dict[Text, Answer] = {}
+    answered: dict[Text, Answer] = {}
     for version in {version for _, version in after}:
         ours = sorted((text for text in after if text[1] == version), key=lambda text: len(text[0]))
         for first in range(0, len(ours), _TOGETHER):
@@ -52,8 +52,8 @@ def answers(model: Model, after: Mapping[Text, int]) -> dict[Text, Answer]:
             texts = [text for text, _ in some]
             ends = [after[text] for text in some]
             computed = compute(texts, model.version(version), model.config, after=ends)
-            said |= {text: _row(computed, row, len(text[0])) for row, text in enumerate(some)}
-    return said
+            answered |= {text: _row(computed, row, len(text[0])) for row, text in enumerate(some)}
+    return answered
 
 
 def _row(computed: Computed, row: int, length: int) -> Answer:
@@ -78,8 +78,8 @@ class Oracle:
             (r, count) for r, count in wanted if len(self._cold.get((r, version), ())) < count
         ]
         texts = {r: (tuple(self._truth(r, count + _AHEAD)), version) for r, count in missing}
-        said = answers(self.model, {text: len(text[0]) for text in texts.values()})
-        self._cold |= {(r, version): said[text].logits for r, text in texts.items()}
+        answered = answers(self.model, {text: len(text[0]) for text in texts.values()})
+        self._cold |= {(r, version): answered[text].logits for r, text in texts.items()}
 
     def compare(
         self,

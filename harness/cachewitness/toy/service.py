@@ -176,7 +176,7 @@ class ToyService:
     def _submit(self, r: str, job: _Job) -> None:
         engine = self.engine.engine
         ask = job.ask
-        self.engine.told(
+        self.engine.events_of(
             lambda: engine.submit_tokens(r, job.prompt, salt=ask.salt, shared=job.shared)
         )
 

@@ -183,7 +183,7 @@ def _lived(vector: LifecycleVector, spec: EngineSpec) -> Failed | str:
 
     result = drive(Trace(vector.input.header, vector.input.ops), engine, beside=beside, keep=False)
     if comparison.parted and not comparison.excused:
-        return Failed(vector, *comparison.told)
+        return Failed(vector, *comparison.difference)
     if result.findings:
         return Failed(
             vector, "no rule broken", f"{result.findings[0].anomaly}: {result.findings[0].sentence}"

@@ -165,21 +165,21 @@ class Recorder:
 
 
 class Comparison:
-    """Compares an engine's facts with those expected, until they part. `told` is then what was
-    expected and what came.
+    """Compares an engine's facts with those expected, until they part. `difference` is then what
+    was expected and what came.
     """
 
     def __init__(self, expected: LifecycleExpected) -> None:
         self._facts = {facts.op: facts for facts in expected.facts}
         self._free_from = expected.free_from
         self._free = expected.free
-        self.told = ("", "")
+        self.difference = ("", "")
         self.excused = False
 
     @property
     def parted(self) -> bool:
         """Whether they have parted: nothing after that means anything."""
-        return self.told != ("", "")
+        return self.difference != ("", "")
 
     def compare(self, index: int, got: Facts | None) -> None:
         """Compare the facts of one operation."""
@@ -190,11 +190,11 @@ class Comparison:
         ]
         if not fields or self.parted:
             return
-        told = [
+        sides = [
             ", ".join(f"{name} {_format(getattr(side, name))}" for name in fields[:2])
             for side in (want, have)
         ]
-        self.told = (f"in operation {index}: {told[0]}", told[1])
+        self.difference = (f"in operation {index}: {sides[0]}", sides[1])
         self.excused = (
             self._free_from is not None and index >= self._free_from and self._is_free(fields)
         )

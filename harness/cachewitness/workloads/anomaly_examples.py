@@ -126,9 +126,9 @@ def reported_by(anomaly: str) -> str:
 
 def _row(story: AnomalyExample) -> list[str]:
     folder = "../../fixtures/histories"
-    said = {"legal": story.legal, "anomalous": story.anomalous}
+    texts = {"legal": story.legal, "anomalous": story.anomalous}
     cells = [
-        f"{said[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds
+        f"{texts[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds
     ]
     cells += [""] * (2 - len(cells))
     return [f"[{story.name}]({folder}/{story.name}.txt)", *cells, story.source]

@@ -52,16 +52,16 @@ class _Workload:
         self._script = script
         self._source = source
         self._live: list[_Asked] = []
-        self._said: list[_Asked] = []
+        self._requests: list[_Asked] = []
         self._answered: list[_Asked] = []
 
     def run(self) -> None:
         """Write requests until there are enough, then wait for all of them."""
         source = self._source
         most = self._source.choice(_LIVE)
-        while len(self._said) < REQUESTS:
+        while len(self._requests) < REQUESTS:
             if len(self._live) < most and source.chance(60):
-                self._submit(f"r{len(self._said) + 1}")
+                self._submit(f"r{len(self._requests) + 1}")
             elif self._live and source.chance(12):
                 self._script.abort(self._is_gone().r)
             elif self._live and source.chance(50):
@@ -82,7 +82,7 @@ class _Workload:
         prompt, salt = self._prompt(r)
         asked = _Asked(r, prompt, max(generate, 1), salt)
         self._live.append(asked)
-        self._said.append(asked)
+        self._requests.append(asked)
         self._script.submit(r, prompt, generate=asked.generate, **({"salt": salt} if salt else {}))
 
     def _prompt(self, r: str) -> tuple[str, str]:
@@ -91,7 +91,11 @@ class _Workload:
         """
         source = self._source
         unit = self._script.shape.unit
-        before = source.choice(self._said[-RECENT:]) if self._said and source.chance(80) else None
+        before = (
+            source.choice(self._requests[-RECENT:])
+            if self._requests and source.chance(80)
+            else None
+        )
         if before is None:
             return (
                 f"t{source.integer(0, 2)}:{self._length()} {r}:{source.integer(1, unit)}",

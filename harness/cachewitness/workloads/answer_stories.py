@@ -123,8 +123,8 @@ def answered_prompts(s: AnswerStory) -> None:
         generate = s.unit + 2
         prompt = s.text(f"doc{length}", length)
         s.serve(f"p{length}", prompt, generate)
-        for r, said in (("a", generate), ("b", generate - 1), ("c", generate - 2)):
-            s.serve(f"{r}{length}", f"{prompt} @p{length}:{said}")
+        for r, count in (("a", generate), ("b", generate - 1), ("c", generate - 2)):
+            s.serve(f"{r}{length}", f"{prompt} @p{length}:{count}")
         s.serve(f"d{length}", f"{prompt} @p{length}:{generate} {s.text('more', s.own())}")
 
 
@@ -145,13 +145,13 @@ def conversations(s: AnswerStory) -> None:
     """Hold two conversations in turn: every request is the one before, what it said, and
     something more.
     """
-    said = {name: f"{s.text('sys', s.unit + 3)} {s.text(name, s.own())}" for name in "ab"}
+    prompts = {name: f"{s.text('sys', s.unit + 3)} {s.text(name, s.own())}" for name in "ab"}
     for turn in range(4):
         for name in "ab":
             r = f"{name}{turn}"
             generate = s.unit // 2 + s.own()
-            s.serve(r, said[name], generate)
-            said[name] += f" @{r}:{generate} {s.text(f'more{name}{turn}', s.own())}"
+            s.serve(r, prompts[name], generate)
+            prompts[name] += f" @{r}:{generate} {s.text(f'more{name}{turn}', s.own())}"
 
 
 def pressure(s: AnswerStory) -> None:

@@ -34,13 +34,13 @@ def without_replays(trace: Trace) -> Trace:
     """Let prompts go on by a token that would be an earlier prompt, a part of one, or one with a
     part of its answer.
     """
-    said: list[list[tuple[str, int]]] = []
+    texts: list[list[tuple[str, int]]] = []
     ops: list[Op] = []
     for op in trace.ops:
         if isinstance(op, Submit):
-            if any(_begins(text, op.prompt) for text in said):
+            if any(_begins(text, op.prompt) for text in texts):
                 op = replace(op, prompt=f"{op.prompt} {op.r}~:1")
-            said.append([*_spans(op.prompt), (f"@{op.r}", op.generate)])
+            texts.append([*_spans(op.prompt), (f"@{op.r}", op.generate)])
         ops.append(op)
     return trace.with_ops(ops)
 

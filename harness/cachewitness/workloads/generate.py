@@ -233,18 +233,18 @@ class _Workload:
         """
         source = self._source
         unit = self._script.shape.unit
-        said = joined(f"{source.choice('AB')}:{unit}", f"chat:{source.integer(1, unit)}")
+        history = joined(f"{source.choice('AB')}:{unit}", f"chat:{source.integer(1, unit)}")
         for turn in range(4):
             header = f"header{turn}:{source.integer(1, unit)}" if source.chance(_MOVED) else ""
-            prompt = f"{said} {header}".strip()
+            prompt = f"{history} {header}".strip()
             steps = min(source.integer(1, unit + 1), _CHATTED_MAX) * self._scale
             if length_of(prompt) + steps > self._talk.longest:
                 return
             answer = self._script.converse(f"chat{turn}", prompt, steps)
-            said = f"{said} {answer} more{turn}:{source.integer(1, unit)}"
+            history = f"{history} {answer} more{turn}:{source.integer(1, unit)}"
 
     def _one(self) -> None:
-        if self._talk.said and self._script.shape.tier_pages and self._source.chance(_LOST):
+        if self._talk.sent and self._script.shape.tier_pages and self._source.chance(_LOST):
             self._lose()
             return
         name = self._drawn()
@@ -269,8 +269,8 @@ class _Workload:
         self._script.reset(running=True, tier="local")
         for _ in range(self._source.integer(1, 3)):
             if len(self._live) < self._live_max:
-                before, said = self._source.choice(self._talk.said[-RECENT:])
-                self._submit(said if self._source.chance(60) else self._continued(before, said))
+                before, sent = self._source.choice(self._talk.sent[-RECENT:])
+                self._submit(sent if self._source.chance(60) else self._continued(before, sent))
         if self._live:
             self._step()
 
@@ -287,11 +287,11 @@ class _Workload:
         generated.
         """
         gone = self._end(self._script.abort if self._source.chance(60) else self._script.finish)
-        said = next(said for r, said in reversed(self._talk.said) if r == gone)
-        self._submit(said if self._source.chance(50) else self._continued(gone, said))
+        sent = next(sent for r, sent in reversed(self._talk.sent) if r == gone)
+        self._submit(sent if self._source.chance(50) else self._continued(gone, sent))
 
-    def _continued(self, before: str, said: SentPrompt) -> SentPrompt:
-        return said.with_prompt(self._talk.continued(before, said.prompt, self._next))
+    def _continued(self, before: str, sent: SentPrompt) -> SentPrompt:
+        return sent.with_prompt(self._talk.continued(before, sent.prompt, self._next))
 
     def _chain(self) -> None:
         """Submit several requests, each beginning with all of the one before it, and run them in
@@ -299,15 +299,15 @@ class _Workload:
         """
         source = self._source
         unit = self._script.shape.unit
-        said = SentPrompt(f"c{self._count}:{unit + source.integer(0, 1)}")
+        sent = SentPrompt(f"c{self._count}:{unit + source.integer(0, 1)}")
         asked = []
         for _ in range(min(source.integer(3, 4), self._live_max - len(self._live))):
-            self._submit(said)
+            self._submit(sent)
             asked.append(self._live[-1])
-            said = (
-                said.with_prompt(f"{said.prompt} {self._next}:{unit + source.integer(-1, 1)}")
+            sent = (
+                sent.with_prompt(f"{sent.prompt} {self._next}:{unit + source.integer(-1, 1)}")
                 if unit > 1
-                else said
+                else sent
             )
         asked = [r for r in asked if r in self._live]
         if asked:
@@ -327,10 +327,10 @@ class _Workload:
         one of those comes again.
         """
         self._versions += 1
-        late = [said.adapter for _, said in self._talk.said[-RECENT:] if said.adapter in ADAPTERS]
+        late = [sent.adapter for _, sent in self._talk.sent[-RECENT:] if sent.adapter in ADAPTERS]
         adapter = self._source.choice(["", "", *ADAPTERS, *late])
         self._script.update_weights(self._versions, adapter)
-        had = [said for _, said in self._talk.said if said.adapter == adapter]
+        had = [sent for _, sent in self._talk.sent if sent.adapter == adapter]
         if had and len(self._live) < self._live_max and self._source.chance(60):
             self._submit(had[-1])
 
@@ -338,21 +338,21 @@ class _Workload:
     def _next(self) -> str:
         return f"r{self._count + 1}"
 
-    def _submit(self, said: SentPrompt | None = None) -> None:
+    def _submit(self, sent: SentPrompt | None = None) -> None:
         r = self._next
         self._count += 1
-        said = self._talk.say(r, said or self._talk.anything(r))
+        sent = self._talk.say(r, sent or self._talk.anything(r))
         parts: dict[str, Any] = {
-            "salt": said.salt,
-            "adapter": said.adapter,
-            "media": list(said.media),
-            "kernels": said.kernels,
+            "salt": sent.salt,
+            "adapter": sent.adapter,
+            "media": list(sent.media),
+            "kernels": sent.kernels,
         }
-        parts |= self._special() | self._session(r, said.prompt)
-        self._script.submit(r, said.prompt, **{name: part for name, part in parts.items() if part})
+        parts |= self._special() | self._session(r, sent.prompt)
+        self._script.submit(r, sent.prompt, **{name: part for name, part in parts.items() if part})
         self._live.append(r)
         if self._script.shape.tier_delay and self._source.chance(_IMPATIENT):
-            self._script.step((r, said.length), fail=self._failing())
+            self._script.step((r, sent.length), fail=self._failing())
             self._live.remove(r)
             self._script.abort(r)
 
@@ -399,8 +399,8 @@ class _Workload:
         if not sessions or not source.chance(_GOING_ON):
             return
         r = source.choice(sessions)
-        before, said = self._sessions[r]
-        text = f"{before} @{r}:{said - 1}" if said > 1 else before
+        before, answered = self._sessions[r]
+        text = f"{before} @{r}:{answered - 1}" if answered > 1 else before
         room = self.longest + 3 * self._script.shape.unit - length_of(text) - _ANSWERED
         if room < 1:
             return
@@ -409,7 +409,7 @@ class _Workload:
         self._sessions[r] = f"{text} {more}", generate
         self._script.extend(r, more, generate)
         if len(self._live) < self._live_max and source.chance(40):
-            self._submit(SentPrompt(f"{before} @{r}:{said} {self._next}:1"))
+            self._submit(SentPrompt(f"{before} @{r}:{answered} {self._next}:1"))
 
     # --- what is run ------------------------------------------------------------------------------
 

@@ -128,9 +128,9 @@ def _refuse_unknown(raw: dict[str, Any]) -> None:
 
 def _check(layout: Layout) -> None:
     if not 1 <= len(layout.groups) <= GROUPS_MAX:
-        told = f"{len(layout.groups)} groups" if layout.groups else "empty"
+        number = f"{len(layout.groups)} groups" if layout.groups else "empty"
         raise msgspec.ValidationError(
-            f"{told} - at `$.groups`; name at least one cache group, at most {GROUPS_MAX}"
+            f"{number} - at `$.groups`; name at least one cache group, at most {GROUPS_MAX}"
         )
     for index, group in enumerate(layout.groups):
         sizes = {"block_size": group.block_size, "layers": group.layers}

@@ -52,7 +52,7 @@ class SentPrompt:
         )
 
 
-def near_miss(source: Source, said: SentPrompt, edges: Sequence[int], fresh: str) -> SentPrompt:
+def near_miss(source: Source, sent: SentPrompt, edges: Sequence[int], fresh: str) -> SentPrompt:
     """Return what differs from something that was said in one place or part; the same if it has
     none to change.
 
@@ -60,36 +60,36 @@ def near_miss(source: Source, said: SentPrompt, edges: Sequence[int], fresh: str
     used.
     """
     places = [
-        at for edge in edges for at in (edge - 1, edge, edge + 1) if 0 <= at < said.length - 1
+        at for edge in edges for at in (edge - 1, edge, edge + 1) if 0 <= at < sent.length - 1
     ]
     tokens = (
-        [said.with_prompt(source.choice(_TOKENS)(said.prompt, source.choice(places), fresh))]
+        [sent.with_prompt(source.choice(_TOKENS)(sent.prompt, source.choice(places), fresh))]
         if places
         else []
     )
-    kinds = [kind for kind in (tokens, _of_parts(said), _of_images(source, said)) if kind]
-    return source.choice(source.choice(kinds)) if kinds else said
+    kinds = [kind for kind in (tokens, _of_parts(sent), _of_images(source, sent)) if kind]
+    return source.choice(source.choice(kinds)) if kinds else sent
 
 
 # --- parts of an identity -------------------------------------------------------------------------
 
 
-def _of_parts(said: SentPrompt) -> list[SentPrompt]:
-    salt = said.salt
-    adapter = said.adapter
+def _of_parts(sent: SentPrompt) -> list[SentPrompt]:
+    salt = sent.salt
+    adapter = sent.adapter
     if not salt and not adapter:
         return []
     found = [
-        replace(said, salt=adapter, adapter=salt),
-        replace(said, salt="", adapter=adapter + salt),
-        replace(said, salt=salt + adapter, adapter=""),
+        replace(sent, salt=adapter, adapter=salt),
+        replace(sent, salt="", adapter=adapter + salt),
+        replace(sent, salt=salt + adapter, adapter=""),
     ]
     if salt:
-        found += [replace(said, salt=""), replace(said, salt=_one_bit(salt))]
+        found += [replace(sent, salt=""), replace(sent, salt=_one_bit(salt))]
     if adapter:
-        found.append(replace(said, adapter=""))
-        found += [replace(said, adapter=name) for name in _near_names(adapter)]
-    return [other for other in found if other != said]
+        found.append(replace(sent, adapter=""))
+        found += [replace(sent, adapter=name) for name in _near_names(adapter)]
+    return [other for other in found if other != sent]
 
 
 def _near_names(name: str) -> tuple[str, ...]:
@@ -104,34 +104,34 @@ def _one_bit(text: str) -> str:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def _of_images(source: Source, said: SentPrompt) -> list[SentPrompt]:
-    if not said.media:
+def _of_images(source: Source, sent: SentPrompt) -> list[SentPrompt]:
+    if not sent.media:
         return []
-    index = max(source.integer(0, len(said.media) - 1), source.integer(0, len(said.media) - 1))
-    item = said.media[index]
-    others = [*said.media[:index], *said.media[index + 1 :]]
+    index = max(source.integer(0, len(sent.media) - 1), source.integer(0, len(sent.media) - 1))
+    item = sent.media[index]
+    others = [*sent.media[:index], *sent.media[index + 1 :]]
     changed = [
         Media(item.at - 1, item.length, item.hash),
         Media(item.at + 1, item.length, item.hash),
         Media(item.at, item.length, f"other-{item.hash}"),
     ]
-    found = [_with(said, [*others, media]) for media in changed] + [
-        replace(said, media=tuple(others))
+    found = [_with(sent, [*others, media]) for media in changed] + [
+        replace(sent, media=tuple(others))
     ]
-    if len(said.media) > 1:
-        found.append(replace(said, media=_exchanged(said.media)))
-    return [other for other in found if other is not None and other != said]
+    if len(sent.media) > 1:
+        found.append(replace(sent, media=_exchanged(sent.media)))
+    return [other for other in found if other is not None and other != sent]
 
 
-def _with(said: SentPrompt, media: Sequence[Media]) -> SentPrompt | None:
+def _with(sent: SentPrompt, media: Sequence[Media]) -> SentPrompt | None:
     """Return what was said with other images; None if they overlap or leave the prompt."""
     ordered = sorted(media, key=lambda item: item.at)
     ends = [0, *(item.at + item.length for item in ordered)]
     fits = (
         all(end <= item.at for end, item in zip(ends, ordered, strict=False))
-        and ends[-1] <= said.length
+        and ends[-1] <= sent.length
     )
-    return replace(said, media=tuple(ordered)) if fits else None
+    return replace(sent, media=tuple(ordered)) if fits else None
 
 
 def _exchanged(media: tuple[Media, ...]) -> tuple[Media, ...]:

@@ -327,17 +327,17 @@ class _Reader:
         )
 
     def _read_answer(self, rest: str) -> None:
-        r, said, words = self._answer_of(rest)
+        r, fields, words = self._answer_of(rest)
         ended: Any = next(
             (word for word in ("stop", "cancelled", "refused") if word in words.split()), "length"
         )
         numbers = dict(re.findall(r"(restored) (\d+)", words))
         _, _, why = words.partition(" why ")
         restored = int(numbers.get("restored", -1))
-        self.events.append(Answer(r=r, **said, restored=restored, ended=ended, why=why.strip()))
+        self.events.append(Answer(r=r, **fields, restored=restored, ended=ended, why=why.strip()))
 
     def _read_cold(self, rest: str) -> None:
-        r, said, words = self._answer_of(rest)
+        r, fields, words = self._answer_of(rest)
         numbers = dict(re.findall(r"(restored|start|tolerance|floor\w*) ([\d.]+)", words))
         counts: dict[str, Any] = {
             field: int(numbers[field])
@@ -348,7 +348,7 @@ class _Reader:
             name: float(numbers[name]) for name in ("floor",) if name in numbers
         }
         limits["tolerance"] = float(numbers.get("tolerance", 0))
-        self.events.append(Cold(r=r, **said, **counts, **limits, dtype="float32", ceiling=1.0))
+        self.events.append(Cold(r=r, **fields, **counts, **limits, dtype="float32", ceiling=1.0))
 
     def _answer_of(self, rest: str) -> tuple[str, dict[str, Any], str]:
         """Return of whom a line is, the tokens and logprobs in it, and the rest of its words."""
@@ -556,8 +556,8 @@ class _Reader:
     def _read_stored(self, rest: str) -> None:
         pattern = r"(\d+|-)((?: \w+)*) \|([^=]*?) by (\d+)(?: behind (\w+))?((?: \w+=\S+)*)"
         match = _matched(pattern, rest, "stored 0 h1 h2 | sys:8 by 4 behind h0 salt=x")
-        said = dict(re.findall(r"(\w+)=(\S+)", match[6]))
-        blocks = filter(None, said.pop("media", "").split(","))
+        attributes = dict(re.findall(r"(\w+)=(\S+)", match[6]))
+        blocks = filter(None, attributes.pop("media", "").split(","))
         media = [
             [(name, int(at)) for name, at in re.findall(r"(\w+)@(-?\d+)", items)]
             for items in blocks
@@ -570,7 +570,7 @@ class _Reader:
                 block_size=int(match[4]),
                 parent=match[5] or "",
                 media=media,
-                **{name: said[name] for name in said if name in ("salt", "adapter")},
+                **{name: attributes[name] for name in attributes if name in ("salt", "adapter")},
             )
         )
 
@@ -589,10 +589,10 @@ class _Reader:
 
     def _read_stats(self, rest: str) -> None:
         form = "stats 0: usage 0.5 admitted 1 of 9 found 8 again 1 of 9 found 8 restored r1=8"
-        told = r"(\d+) of (\d+) found (\d+)"
+        look_ups = r"(\d+) of (\d+) found (\d+)"
         pattern = (
-            rf"(\d+): usage ([\d.]+)(?: admitted {told})?(?: again {told})?(?: restored ((?:\w+=\d+"
-            r" ?)+))?"
+            rf"(\d+): usage ([\d.]+)(?: admitted {look_ups})?(?: again {look_ups})?(?: restored"
+            r" ((?:\w+=\d+ ?)+))?"
         )
         match = _matched(pattern, rest, form)
         first = match.group(3, 4, 5)

@@ -43,7 +43,7 @@ class Talk:
         self.longest = longest
         self._most = most
         self._around = [most, most + 1, max(most - 1, 1)] if most else []
-        self.said: list[tuple[str, SentPrompt]] = []
+        self.sent: list[tuple[str, SentPrompt]] = []
         """Requests and what they said, the latest at the end."""
         self._adapted = source.choice((4, 4, 40))
         """So many new requests of a hundred have an adapter: few, or in some traces many."""
@@ -66,16 +66,16 @@ class Talk:
         measures = [shape.unit, *(group.block_size for group in shape.layout.groups)]
         return measures + [measure for measure in (shape.window, shape.interval) if measure]
 
-    def say(self, r: str, said: SentPrompt) -> SentPrompt:
+    def say(self, r: str, sent: SentPrompt) -> SentPrompt:
         """Take note of what a request says, and return it. An image has one content for each text
         that it lies over at a place.
 
         Placeholders of real prompts are all alike, so an engine may name them by their image alone,
         as LMCache does.
         """
-        said = replace(said, media=tuple(self._named(said.prompt, item) for item in said.media))
-        self.said.append((r, said))
-        return said
+        sent = replace(sent, media=tuple(self._named(sent.prompt, item) for item in sent.media))
+        self.sent.append((r, sent))
+        return sent
 
     def _named(self, prompt: str, item: Media) -> Media:
         covered = tuple(token_at(prompt, at) for at in range(item.at, item.at + item.length))
@@ -87,27 +87,27 @@ class Talk:
     def anything(self, r: str) -> SentPrompt:
         """Return what a request says that may say what it likes."""
         source = self._source
-        if self.said and source.chance(64):
-            before, said = source.choice(self.said[-RECENT:])
+        if self.sent and source.chance(64):
+            before, sent = source.choice(self.sent[-RECENT:])
             draw = source.integer(0, 63)
             if draw < 24:
-                return self.again(said, r)
+                return self.again(sent, r)
             if draw < 32:
-                return self.again(said.with_prompt(cut(said.prompt, self.length())), r)
-            return self.again(said.with_prompt(self.continued(before, said.prompt, r)), r)
+                return self.again(sent.with_prompt(cut(sent.prompt, self.length())), r)
+            return self.again(sent.with_prompt(self.continued(before, sent.prompt, r)), r)
         return self._anew(r, self._new(r))
 
-    def again(self, said: SentPrompt, r: str) -> SentPrompt:
+    def again(self, sent: SentPrompt, r: str) -> SentPrompt:
         """Return what was said before as the same or another client says it, now and then with
         one thing changed.
         """
         source = self._source
         if not source.chance(_INHERITED):
-            return self._anew(r, said.prompt, said.adapter if source.chance(50) else "")
+            return self._anew(r, sent.prompt, sent.adapter if source.chance(50) else "")
         return (
-            near_miss(source, said, self._edges(said.length), f"x{r}")
+            near_miss(source, sent, self._edges(sent.length), f"x{r}")
             if source.chance(_NEAR_MISSES)
-            else said
+            else sent
         )
 
     def _edges(self, length: int) -> list[int]:
@@ -122,12 +122,12 @@ class Talk:
         salt = source.choice(_SALTS) if source.chance(18) else ""
         adapter = source.choice(ADAPTERS) if source.chance(self._adapted) else adapter
         kernels = source.choice(_KERNELS) if self._shape.engines > 1 else ""
-        said = SentPrompt(prompt, salt, adapter, kernels=kernels)
+        sent = SentPrompt(prompt, salt, adapter, kernels=kernels)
         if not source.chance(16):
-            return said
+            return sent
         content = source.choice(("cat", "dog", r))
         return replace(
-            said, media=images(source, said.length, lambda length: f"{content}-{length}")
+            sent, media=images(source, sent.length, lambda length: f"{content}-{length}")
         )
 
     def _new(self, r: str) -> str:

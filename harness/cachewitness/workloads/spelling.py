@@ -37,11 +37,11 @@ class Spelling:
         """
         out: list[int] = []
         for text, start, count in segments(prompt):
-            said = answers.get(text[1:], ()) if text[:1] == "@" else ()
+            answer = answers.get(text[1:], ()) if text[:1] == "@" else ()
             if text[:1] == "@" and text[1:] in submitted:
-                if start + count > len(said):
+                if start + count > len(answer):
                     return None
-                out += said[start : start + count]
+                out += answer[start : start + count]
             else:
                 out += [self._token(text, place) for place in range(start, start + count)]
         return out

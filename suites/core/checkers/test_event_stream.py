@@ -16,8 +16,8 @@ OPEN = KeyEvents(gaps=True, orphans=True)
 
 def stored(hashes: str = "a b", tokens: list[int] | None = None, **more: Any) -> KvStored:
     """Return an event of blocks of 2."""
-    told = {"step": 0, "block_size": 2, **more}
-    return KvStored(hashes=hashes.split(), tokens=TOKENS if tokens is None else tokens, **told)
+    fields = {"step": 0, "block_size": 2, **more}
+    return KvStored(hashes=hashes.split(), tokens=TOKENS if tokens is None else tokens, **fields)
 
 
 def removed(hashes: str, **more: Any) -> KvRemoved:

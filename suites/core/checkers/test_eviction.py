@@ -136,8 +136,8 @@ def test_a_key_that_lived_its_time_is_counted_as_excused_by_what_the_engine_decl
     """It is no finding, and the report says how often the declaration was what made it lawful."""
     (story,) = [story for story in anomaly_examples.load() if story.name == "lived-its-time"]
     legal, early = (
-        judge(told.header, iter(told.events))
-        for told in (story.history("legal"), story.history("anomalous"))
+        judge(history.header, iter(history.events))
+        for history in (story.history("legal"), story.history("anomalous"))
     )
     of = {tally.checker: tally.excused for tally in legal.tallies}
     assert legal.findings == [] and of["eviction"] == {"ttl 3": 1}

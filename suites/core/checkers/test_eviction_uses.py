@@ -39,8 +39,8 @@ def test_a_wrong_victim_is_told_with_the_last_uses_of_both_pages() -> None:
         "page 1 (r3, step 4) was evicted before page 2 (r2, step 3), which goes first: lru"
     )
     assert finding.r == "r4"
-    told = "page 2 was last given back by r2 in step 3, page 1 given back by r3 in step 4"
-    assert told in finding.sentence
+    uses = "page 2 was last given back by r2 in step 3, page 1 given back by r3 in step 4"
+    assert uses in finding.sentence
 
 
 def test_totals_that_are_wrong_name_the_pages_that_may_be_the_one() -> None:

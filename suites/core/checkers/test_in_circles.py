@@ -89,15 +89,15 @@ def test_a_resumed_request_that_generates_nothing_is_stuck(
     assert len(found) == faulty
     assert all("computed its last token in 5 steps" in sentence for sentence in found)
     assert [finding.sentence for finding in check(result.history).findings] == found
-    told = [
+    preemptions = [
         (event.by_engine, isinstance(trace.ops[op], Preempt))
         for event, op in zip(result.history.events, result.history.op_of, strict=True)
         if isinstance(event, Preempted)
     ]
     assert (
-        (False, True) in told
-        and ((True, False) in told) == faulty
-        and all(own != asked for own, asked in told)
+        (False, True) in preemptions
+        and ((True, False) in preemptions) == faulty
+        and all(own != asked for own, asked in preemptions)
     )
 
 

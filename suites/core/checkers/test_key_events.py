@@ -70,27 +70,27 @@ def test_what_is_lost_is_told_once_and_later_steps_are_judged_again() -> None:
 
 
 def test_events_may_come_before_the_step_and_behind_it() -> None:
-    told = "stored 0 h1 h2 | x:8 by 4"
-    assert found(HEADER + A + f"{told}\nstep 1: a 0..9 | 1 2 3\n") == []
-    assert found(HEADER + A + f"step 1: a 0..9 | 1 2 3\n{told} @1\n") == []
+    event = "stored 0 h1 h2 | x:8 by 4"
+    assert found(HEADER + A + f"{event}\nstep 1: a 0..9 | 1 2 3\n") == []
+    assert found(HEADER + A + f"step 1: a 0..9 | 1 2 3\n{event} @1\n") == []
     assert found(
         HEADER
         + A
-        + f"step 1: a 0..9 | 1 2 3\nsubmit b y:4\nacquire b | 5\nstep 2: b 0..4 | 5\n{told} @2\n"
+        + f"step 1: a 0..9 | 1 2 3\nsubmit b y:4\nacquire b | 5\nstep 2: b 0..4 | 5\n{event} @2\n"
     ) == ["lost-key-event", "false-key-event"]
 
 
 def test_shapes_that_no_router_can_read() -> None:
     step = "\nstep 1: a 0..9 | 1 2 3\n"
-    for told in (
+    for event in (
         "stored 0 | x:8 by 4",
         "stored 0 h1 | x:8 by 4",
         "stored 0 h1 h1 | x:8 by 4",
         "stored 0 h1 h2 h3 | x:8 by 4",
     ):
-        assert found(HEADER + A + told + step)[0] == "malformed-key-event", told
-    for told in ("stored 0 h1 h2 | x:7 by 4", "stored 3 h1 h2 | x:8 by 4", "removed 0"):
-        assert found(HEADER + A + told + step)[0] == "malformed-key-event", told
+        assert found(HEADER + A + event + step)[0] == "malformed-key-event", event
+    for event in ("stored 0 h1 h2 | x:7 by 4", "stored 3 h1 h2 | x:8 by 4", "removed 0"):
+        assert found(HEADER + A + event + step)[0] == "malformed-key-event", event
     assert found(HEADER + A + "stored - h1 h2 | x:8 by 4" + step) == [], (
         "with one group alone it goes without saying"
     )
@@ -103,14 +103,16 @@ def test_identity_is_told_with_the_tokens() -> None:
         + "{}\nstep 1: a 0..9 | 1 2 3\n"
     )
     assert found(tuned.format("stored 0 h1 h2 | x:8 by 4 adapter=tuned media=-,cat@1")) == []
-    for said in (
+    for identity in (
         "media=-,cat@1",
         "adapter=tuned media=-,cat@0",
         "adapter=tuned",
         "adapter=tuned media=cat@1,-",
         "adapter=tuned media=-,dog@1",
     ):
-        assert found(tuned.format(f"stored 0 h1 h2 | x:8 by 4 {said}")) == ["false-key-event"], said
+        assert found(tuned.format(f"stored 0 h1 h2 | x:8 by 4 {identity}")) == [
+            "false-key-event"
+        ], identity
 
 
 def test_two_tenants_with_the_same_tokens_in_one_step() -> None:
@@ -121,12 +123,12 @@ def test_two_tenants_with_the_same_tokens_in_one_step() -> None:
         + one_request("b", "x:5 salt=two", "3 4", 5)
     )
     text += "{}\n{}\nstep 1: a 0..5 | 1 2; b 0..5 | 3 4\n"
-    told = [
+    events = [
         f"stored 0 {name} | x:4 by 4 salt={salt}" for name, salt in (("h1", "one"), ("h2", "two"))
     ]
-    assert found(text.format(*told)) == found(text.format(*reversed(told))) == []
-    assert found(text.format(told[0], told[0].replace("h1", "h2"))) == ["false-key-event"]
-    assert found(text.format(told[0], told[1].replace("h2", "h1"))) == ["false-key-event"], (
+    assert found(text.format(*events)) == found(text.format(*reversed(events))) == []
+    assert found(text.format(events[0], events[0].replace("h1", "h2"))) == ["false-key-event"]
+    assert found(text.format(events[0], events[1].replace("h2", "h1"))) == ["false-key-event"], (
         "one name for two prefixes"
     )
 
@@ -248,7 +250,7 @@ def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
     view.store(0, "h1", 7)
     view.forget([7])
     assert view.prefix("h1") == ANYWHERE and view.prefix("") == BEGINNING
-    assert [told for _, _, told, _ in view.differences(ledger)] == [1]
+    assert [pages for _, _, pages, _ in view.differences(ledger)] == [1]
     assert view.remove(0, "h1")
     assert view.differences(ledger) == []
 
@@ -289,7 +291,7 @@ def test_the_event_of_the_format_says_nothing_that_it_was_not_given() -> None:
 # --- hits that are told again ---------------------------------------------------------------------
 
 AGAIN = HEADER.replace("key-events", "key-events-of-hits")
-TOLD = AGAIN + A + "step 1: a 0..9 | 1 2 3\nstored 0 h1 h2 | x:8 by 4 @1\n"
+REPORTED = AGAIN + A + "step 1: a 0..9 | 1 2 3\nstored 0 h1 h2 | x:8 by 4 @1\n"
 B = "submit b x:12\nhit b 8 | 1 2\nacquire b | 1 2 4\n"
 LAST = "publish 0/4 b:12\nstep 2: b 8..12 | 1 2 4\n"
 NEW = "stored 0 h3 | x[8]:4 by 4 behind h2 @2\n"
@@ -304,13 +306,15 @@ def test_a_hit_may_be_told_again_where_that_is_declared() -> None:
         + "".join(f"unpublish 0/{page} reset\n" for page in (1, 2, 4))
         + "reset ok\n"
     )
-    told = "stored 0 h1 h2 | x:8 by 4 @2\n"
+    repeated = "stored 0 h1 h2 | x:8 by 4 @2\n"
     after = (
         one_request("c", "z:5", "6 7", 5)
         + "step 3: c 0..5 | 6 7\ncleared @3\nstored 0 h9 | z:4 by 4 @3\n"
     )
-    assert found(TOLD + B + LAST + told + NEW + gone + after) == []
-    assert found(TOLD.replace("-of-hits", "") + B + LAST + told + NEW) == ["false-key-event"]
+    assert found(REPORTED + B + LAST + repeated + NEW + gone + after) == []
+    assert found(REPORTED.replace("-of-hits", "") + B + LAST + repeated + NEW) == [
+        "false-key-event"
+    ]
 
 
 def test_what_is_told_of_a_hit_is_of_the_prefix_that_is_hit() -> None:
@@ -324,7 +328,7 @@ def test_what_is_told_of_a_hit_is_of_the_prefix_that_is_hit() -> None:
         "stored 0 h1 h2 h7 | x:12 by 4",
     )
     for lie in lies:
-        assert found(TOLD + B + LAST + NEW + f"{lie} @2\n") == ["false-key-event"], lie
+        assert found(REPORTED + B + LAST + NEW + f"{lie} @2\n") == ["false-key-event"], lie
 
 
 def test_a_page_more_of_a_prefix_is_told_whether_a_hit_of_it_comes_before_or_behind() -> None:
@@ -333,8 +337,8 @@ def test_a_page_more_of_a_prefix_is_told_whether_a_hit_of_it_comes_before_or_beh
     step = "publish 0/4 b:12\nstep 2: b 8..12 | 1 2 4; c 0..5 | 5 6\n"
     hit, page = "stored 0 h1 h2 | x:8 by 4 @2\n", "stored 0 h1 | x:4 by 4 @2\n"
     for events in (hit + page, page + hit):
-        assert found(TOLD + B + more + step + events + NEW) == []
-    assert found(TOLD + B + more + step + NEW) == ["lost-key-event"]
+        assert found(REPORTED + B + more + step + events + NEW) == []
+    assert found(REPORTED + B + more + step + NEW) == ["lost-key-event"]
 
 
 def test_a_page_that_goes_leaves_another_of_the_prefix_to_be_hit() -> None:
@@ -345,7 +349,7 @@ def test_a_page_that_goes_leaves_another_of_the_prefix_to_be_hit() -> None:
     )
     lost = "submit d y:4\nacquire d | 5\nunpublish 0/5 evict\npublish 0/5 d:4\n"
     events = "removed 0 h1 @3\nstored 0 h1 h2 | x:8 by 4 @3\nstored 0 h8 | y:4 by 4 @3\n"
-    assert found(TOLD + more + lost + "step 3: d 0..4 | 5\n" + events) == []
+    assert found(REPORTED + more + lost + "step 3: d 0..4 | 5\n" + events) == []
 
 
 def test_a_reset_between_a_hit_and_a_key_of_its_prefix_does_not_make_the_key_false() -> None:
@@ -355,11 +359,11 @@ def test_a_reset_between_a_hit_and_a_key_of_its_prefix_does_not_make_the_key_fal
     before = AGAIN + A + "submit b x:12\nhit b 8 | 1 2\nacquire b | 1 2 4\n"
     reset = "finish a\nfinish b\nrelease a\nrelease b\nunpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n"  # noqa: E501
     anew = one_request("c", "x:9", "5 6 7", 9)
-    told = "stored 0 h1 h2 | x:8 by 4 @1\n"
+    event = "stored 0 h1 h2 | x:8 by 4 @1\n"
     steps = (
         f"begin 1: a 0..9 | 1 2 3; b 8..12 | 1 2 4\n{reset}{anew}begin 2: c 0..9 | 5 6 7\nend 1\n"
     )
-    assert found(before + steps + told + told + "cleared @1\n" + told + "end 2\n") == []
+    assert found(before + steps + event + event + "cleared @1\n" + event + "end 2\n") == []
 
 
 def test_an_event_that_no_router_reads_is_found_and_the_others_are_judged() -> None:
@@ -383,10 +387,10 @@ def test_a_block_told_with_the_tokens_of_whose_window_it_left_has_a_cause(
     request = "submit a x:12\nacquire a | 1 2 3 | 4 5 6\n"
     history = parse(GAPS + request + "step 1: a 0..12 | 1 2 3 | 4 5 6\n")
     tokens = next(event for event in history.events if isinstance(event, Submitted)).tokens
-    told = [[7, 7, 7, 7], tokens[start : start + 4]]
+    blocks = [[7, 7, 7, 7], tokens[start : start + 4]]
     history.events += [
         KvStored(hashes=["h"], tokens=block, block_size=4, group=1, medium="CPU", step=1)
-        for block in (reversed(told) if backwards else told)
+        for block in (reversed(blocks) if backwards else blocks)
     ]
     history.op_of += [history.op_of[-1]] * 2
     (finding,) = (

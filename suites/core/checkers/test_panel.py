@@ -304,8 +304,8 @@ def test_every_anomaly_has_one_checker() -> None:
     difference from the reference.
     """
     for kinds in (OF_PAGES, [kind for kind in ALL if kind not in OF_PAGES]):
-        told = [anomaly for kind in kinds for anomaly in kind.anomalies]
-        assert len(told) == len(set(told))
+        anomalies = [anomaly for kind in kinds for anomaly in kind.anomalies]
+        assert len(anomalies) == len(set(anomalies))
     listed = [anomaly for checker in ALL for anomaly in checker.anomalies]
     assert {anomaly.name for anomaly in CATALOGUE} - set(listed) == {
         "engine-crashed",

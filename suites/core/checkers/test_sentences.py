@@ -78,10 +78,12 @@ def test_a_key_over_the_same_tokens_says_what_is_missing(
     sentences: list[tuple[str, str, str]],
 ) -> None:
     """A block of drafts looks whole; the sentence says how many tokens the request really has."""
-    told = {name: sentence for name, anomaly, sentence in sentences if anomaly == "partial-commit"}
-    assert "b1 has 13 tokens; what lies behind them are drafts" in told["drafts-published"]
-    assert "token 1 is not in the page" in told["tail-published-early"]
-    assert "token 0 is not in the page" in told["stores-share-a-place"]
+    by_name = {
+        name: sentence for name, anomaly, sentence in sentences if anomaly == "partial-commit"
+    }
+    assert "b1 has 13 tokens; what lies behind them are drafts" in by_name["drafts-published"]
+    assert "token 1 is not in the page" in by_name["tail-published-early"]
+    assert "token 0 is not in the page" in by_name["stores-share-a-place"]
 
 
 @pytest.mark.parametrize(

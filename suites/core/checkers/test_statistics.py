@@ -24,7 +24,7 @@ FIRST = (
     "step 1: r1 0..9 | 1 2 3\n"
 )
 SECOND = "submit r2 a:9\nhit r2 8 | 1 2\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n"
-TOLD_FIRST = "stats 0: usage 0.375 admitted 1 of 9 found 0 restored r1=0 @1\n"
+FIRST_STATS = "stats 0: usage 0.375 admitted 1 of 9 found 0 restored r1=0 @1\n"
 
 
 def judged(text: str) -> tuple[list[Finding], Tally]:
@@ -49,7 +49,7 @@ def test_what_is_told_is_judged_and_counted() -> None:
     findings, tally = judged(
         HEADER
         + FIRST
-        + TOLD_FIRST
+        + FIRST_STATS
         + SECOND
         + "stats 0: usage 0.5 admitted 1 of 9 found 8 restored r2=8 @2\n"
     )
@@ -57,7 +57,7 @@ def test_what_is_told_is_judged_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("stats", "why"),
     [
         ("usage 0.25 admitted 1 of 9 found 0", "2.00 of 8 pages; however 3 of them are held"),
         (
@@ -76,8 +76,8 @@ def test_what_is_told_is_judged_and_counted() -> None:
         ),
     ],
 )
-def test_what_did_not_happen_is_found(told: str, why: str) -> None:
-    (sentence,) = sentences(HEADER + FIRST + f"stats 0: {told} @1\n")
+def test_what_did_not_happen_is_found(stats: str, why: str) -> None:
+    (sentence,) = sentences(HEADER + FIRST + f"stats 0: {stats} @1\n")
     assert why in sentence
 
 
@@ -92,15 +92,17 @@ def decoded(steps: int) -> list[str]:
 
 def test_an_engine_that_tells_operators_no_more_is_found() -> None:
     """Whether it told them something before, or never."""
-    for first, until in ((TOLD_FIRST, 10), ("", 9)):
+    for first, until in ((FIRST_STATS, 10), ("", 9)):
         (sentence,) = sentences(HEADER + FIRST + first + "\n".join(decoded(12)))
         assert f"in 9 steps in which somebody ran, up to step {until}, it told nothing" in sentence
 
 
 def test_operators_may_be_told_every_few_steps() -> None:
     steps = decoded(12)
-    told = "stats 0: usage 0.75 @9"
-    assert sentences(HEADER + FIRST + TOLD_FIRST + "\n".join([*steps[:9], told, *steps[9:]])) == []
+    stats = "stats 0: usage 0.75 @9"
+    assert (
+        sentences(HEADER + FIRST + FIRST_STATS + "\n".join([*steps[:9], stats, *steps[9:]])) == []
+    )
 
 
 def test_a_share_alone_may_be_told() -> None:
@@ -114,29 +116,29 @@ def test_without_caching_nobody_looks_up() -> None:
         + "submit r1 a:9\nhit r1 0 |\nacquire r1 | 1 2 3\nstep 1: r1 0..9 | 1 2 3\n"
     )
     assert sentences(text + "stats 0: usage 0.375 admitted 0 of 0 found 0 @1\n") == []
-    assert len(sentences(text + TOLD_FIRST)) == 1
+    assert len(sentences(text + FIRST_STATS)) == 1
 
 
 def test_clients_are_told_of_the_admission_before_a_request_lost_its_place() -> None:
     """What it hits when it comes back it has computed itself."""
     back = "preempt r1\nrelease r1\nhit r1 8 | 1 2\nacquire r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
-    told = "stats 0: usage 0.375 admitted 1 of 9 found 0 again 1 of 9 found 8 restored r1={} @2\n"
-    assert sentences(HEADER + FIRST + back + told.format(0)) == []
-    assert len(sentences(HEADER + FIRST + back + told.format(8))) == 1
+    stats = "stats 0: usage 0.375 admitted 1 of 9 found 0 again 1 of 9 found 8 restored r1={} @2\n"
+    assert sentences(HEADER + FIRST + back + stats.format(0)) == []
+    assert len(sentences(HEADER + FIRST + back + stats.format(8))) == 1
 
 
 def test_what_another_tier_had_is_no_hit_of_the_device() -> None:
     """So the device's share of a hit lies between nothing and all of it."""
     second = SECOND.replace("hit r2 8 | 1 2", "hit r2 8 tier cpu | 1 2 | 4 3")
     for found, findings in ((0, 0), (4, 0), (8, 0), (9, 1)):
-        told = f"stats 0: usage 0.5 admitted 1 of 9 found {found} @2\n"
-        assert len(sentences(TIERED + FIRST + TOLD_FIRST + second + told)) == findings
+        stats = f"stats 0: usage 0.5 admitted 1 of 9 found {found} @2\n"
+        assert len(sentences(TIERED + FIRST + FIRST_STATS + second + stats)) == findings
 
 
 def test_a_request_whose_load_failed_may_be_new_or_have_come_back() -> None:
     """And its client may be told of either admission, and of no other number."""
     back = "preempt r1\nrelease r1\nhit r1 8 | 1 2\nacquire r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
-    for told, findings in (
+    for counts, findings in (
         ("admitted 1 of 9 found 8", 0),
         ("admitted 0 of 0 found 0 again 1 of 9 found 8", 0),
     ):
@@ -144,16 +146,16 @@ def test_a_request_whose_load_failed_may_be_new_or_have_come_back() -> None:
             text = (
                 TIERED
                 + FIRST
-                + TOLD_FIRST
+                + FIRST_STATS
                 + back
-                + f"stats 0: usage 0.375 {told} restored r1={restored} @2\n"
+                + f"stats 0: usage 0.375 {counts} restored r1={restored} @2\n"
             )
             assert len(sentences(text)) == findings + more
 
 
 def test_an_event_that_the_header_does_not_announce_makes_no_sense() -> None:
     for text, why in (
-        (HEADER.replace(", stats", "") + FIRST + TOLD_FIRST, "an event for operators"),
+        (HEADER.replace(", stats", "") + FIRST + FIRST_STATS, "an event for operators"),
         (HEADER + FIRST + "stats 3: usage 0.5 @1\n", "pool 3 does not exist"),
         (HEADER + FIRST + "stats 0: usage 0.375 restored r9=0 @1\n", "r9"),
     ):

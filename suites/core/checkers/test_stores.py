@@ -47,9 +47,9 @@ def found(text: str, pages: int = 4, stores: Stores | None = None) -> list[str]:
 
 def test_what_was_not_stored_is_named_when_it_is_asked_for() -> None:
     """It does not matter that the device has it still."""
-    told = "request r1 computed its tokens [4,8); the second tier has no copy of them"
+    sentence = "request r1 computed its tokens [4,8); the second tier has no copy of them"
     assert found(RUN + ENDS) == []
-    assert found(RUN + ENDS + AGAIN) == [told]
+    assert found(RUN + ENDS + AGAIN) == [sentence]
 
 
 @pytest.mark.parametrize(("alignment", "many"), [(4, 1), (8, 1), (16, 0)])

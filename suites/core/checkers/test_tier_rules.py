@@ -133,9 +133,10 @@ def carried_out(text: str, tier: TierRules) -> list[str]:
     """Have a device with such a tier carry out what happens, and return the anomalies."""
     history = parse(STORED.format(drop=0) + text)
     header = replace(history.header, rules=replace(history.header.rules, tier=tier))
-    told = [event for event in history.events if not isinstance(event, Copy | Read | Write)]
+    events = [event for event in history.events if not isinstance(event, Copy | Read | Write)]
     return [
-        finding.anomaly for finding in check(History(header, Worker(header).extend(told))).findings
+        finding.anomaly
+        for finding in check(History(header, Worker(header).extend(events))).findings
     ]
 
 
@@ -167,9 +168,9 @@ def test_what_is_stored_while_a_request_waits_is_not_owed_if_it_is_looked_up_onc
 ) -> None:
     """r2 comes when the tier has 8 tokens and is admitted when it has 12."""
     gone = "finish r3\nrelease r3\nunpublish 0/14 reset\nreset ok\n"
-    told = resumed(8).removeprefix("submit r2 a:13\n").replace("step 2:", "step 3:")
+    rest = resumed(8).removeprefix("submit r2 a:13\n").replace("step 2:", "step 3:")
     assert (
-        found(f"submit r2 a:13\n{LATE}{gone}{told}", TierRules(chunk=4, once=once), BEHIND)
+        found(f"submit r2 a:13\n{LATE}{gone}{rest}", TierRules(chunk=4, once=once), BEHIND)
         == anomalies
     )
 

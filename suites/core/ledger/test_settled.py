@@ -52,13 +52,13 @@ def test_what_cannot_become_of_a_step_is_refused(mistake: str) -> None:
     """By the name of the step, the request or its tokens; an empty one says nothing, and is
     taken.
     """
-    event, said = NONSENSE[mistake]
+    event, message = NONSENSE[mistake]
     sense = WellFormedness(HEADER, live=True)
     for first in (Submitted(r="r1", tokens=[1, 2, 3, 4]), Submitted(r="r2", tokens=[5, 6, 7, 8])):
         sense.follow(first)
     sense.follow(StepBegin(step=1, runs=[Run("r1", 0, 4, [[1]])]))
-    if said:
-        with pytest.raises(MalformedHistory, match=said):
+    if message:
+        with pytest.raises(MalformedHistory, match=message):
             sense.follow(event)
     else:
         sense.follow(event)

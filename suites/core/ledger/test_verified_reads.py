@@ -129,8 +129,8 @@ def test_a_check_of_the_new_tokens_alone_would_miss_it(
     """A ledger that is told of no change, and looks at what is new in a read alone, sees nothing
     of it.
     """
-    for told in ("changes", "parts"):
-        monkeypatch.setattr(PoolRecords, told, lambda *_: None)
+    for method in ("changes", "parts"):
+        monkeypatch.setattr(PoolRecords, method, lambda *_: None)
     ledger = _ledger()
     for event in DAMAGES[damage]:
         ledger.apply(event)

@@ -46,7 +46,7 @@ print(json.dumps(dict(os.environ)), file=os.fdopen(int(os.environ["CACHEWITNESS_
 """
 
 
-def told(monkeypatch: pytest.MonkeyPatch, *named: str, **more: str) -> dict[str, str]:
+def child_environment(monkeypatch: pytest.MonkeyPatch, *named: str, **more: str) -> dict[str, str]:
     """Return the environment that a child of ours finds."""
     for name, value in (SECRET | PLAIN | more).items():
         monkeypatch.setenv(name, value)
@@ -67,14 +67,16 @@ def test_what_looks_like_a_secret_is_told_from_what_does_not() -> None:
 
 
 def test_a_child_gets_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = told(monkeypatch)
+    found = child_environment(monkeypatch)
     assert SECRET.keys().isdisjoint(found)
     assert PLAIN.keys() <= found.keys()
 
 
 def test_what_is_named_is_passed_on_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the user, or by the option of an engine that names the variable of its key."""
-    found = told(monkeypatch, "OPENAI_API_KEY", CACHEWITNESS_PASS="HF_TOKEN, PGPASSWORD,,nothing")
+    found = child_environment(
+        monkeypatch, "OPENAI_API_KEY", CACHEWITNESS_PASS="HF_TOKEN, PGPASSWORD,,nothing"
+    )
     assert SECRET.keys() & found.keys() == {"OPENAI_API_KEY", "HF_TOKEN", "PGPASSWORD"}
     spec = parse("openai-server:url=http://127.0.0.1:1,key=MY_KEY")
     assert spec.isolated(parse("jsonl:command=true").isolation).isolation.named == ("MY_KEY",)  # type: ignore[arg-type, union-attr]

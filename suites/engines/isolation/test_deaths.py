@@ -356,15 +356,15 @@ def rewritten(does: str) -> None:
     import_probe.died.cache_clear()
 
 
-@pytest.mark.parametrize(("does", "told"), IMPORTS.items(), ids=IMPORTS.keys())
+@pytest.mark.parametrize(("does", "message"), IMPORTS.items(), ids=IMPORTS.keys())
 def test_an_engine_whose_import_ends_the_process_says_so_when_it_is_opened(
-    does: str, told: str
+    does: str, message: str
 ) -> None:
     """And only then: other engines are found beside it."""
     rewritten(does)
     with pytest.raises(EngineMissing) as missing:
         parse("mortal").open(TRACE.header)
-    assert told in str(missing.value)
+    assert message in str(missing.value)
     assert (
         parse("reference").kind.name == "reference"
         and "cannot be imported" in kinds()["mortal"].summary

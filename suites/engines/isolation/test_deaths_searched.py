@@ -53,7 +53,7 @@ def test_a_death_ends_the_search(
 
 
 @pytest.mark.parametrize(
-    ("how", "at", "said"),
+    ("how", "at", "message"),
     [
         (
             "exit-1",
@@ -65,7 +65,7 @@ def test_a_death_ends_the_search(
     ],
 )
 def test_what_cannot_be_asked_is_one_line(
-    how: str, at: str, said: str, capsys: pytest.CaptureFixture[str]
+    how: str, at: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An engine that cannot be built, or whose answers cannot be read, is an error of use in one
     line.
@@ -74,4 +74,4 @@ def test_what_cannot_be_asked_is_one_line(
     out = capsys.readouterr()
     assert out.out == ""
     (line,) = out.err.splitlines()
-    assert said in line
+    assert message in line

@@ -137,7 +137,7 @@ def test_openvino_genai_is_opened_where_it_is(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     {
         "python = 1": "engines.toml: [python]: no engine is called 'python'",
         "[elsewheer]\npython = 'python3'": "did you mean 'elsewhere'?",
@@ -151,7 +151,7 @@ def test_openvino_genai_is_opened_where_it_is(
     }.items(),
 )
 def test_a_file_that_does_not_fit_is_one_line(
-    text: str, told: str, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where another engine is asked for, so that a mistake does not wait for the day on
     which it counts.
@@ -160,7 +160,7 @@ def test_a_file_that_does_not_fit_is_one_line(
     engine = "jsonl:command=true" if "jsonl" in text else "reference"
     assert invoke(["run", "--engine", engine, "--suite", "invariants"]) == 4
     err = capsys.readouterr().err
-    assert told in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1
 
 
 def test_a_python_without_this_package_is_told(
@@ -228,7 +228,7 @@ def test_a_version_that_nobody_wrote_for_is_told(
 
 @pytest.mark.usefixtures("mortal")
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reason"),
     [
         ("os._exit(0)", "exit code 0"),
         ("[][7]", "raised IndexError"),
@@ -236,7 +236,7 @@ def test_a_version_that_nobody_wrote_for_is_told(
     ],
 )
 def test_an_engine_that_dies_or_hangs_when_it_is_opened_is_broken(
-    how: str, told: str, capsys: pytest.CaptureFixture[str]
+    how: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The others are examined all the same."""
     module = Path("installed/mortal_engine.py")
@@ -247,7 +247,7 @@ def test_an_engine_that_dies_or_hangs_when_it_is_opened_is_broken(
     )
     hangs = "sleep" in how
     code, found = doctor(capsys, "mortal", *(["--deadline", "3"] if hangs else ["sample"]))
-    assert (code, found["mortal"]["state"]) == (4, "broken") and told in found["mortal"]["why"]
+    assert (code, found["mortal"]["state"]) == (4, "broken") and reason in found["mortal"]["why"]
     assert hangs or found["sample"]["state"] == "runs"
 
 

@@ -82,7 +82,7 @@ def test_what_is_named_is_imported_once_and_what_it_prints_is_kept_for_each(modu
     for child in children:
         until(
             lambda child=child: (
-                child._process._poll.poll(0) == [] or child._process._see_that_nothing_was_said()
+                child._process._poll.poll(0) == [] or child._process._check_no_early_answer()
             )
         )
         assert "it was imported" in child.output()
@@ -149,7 +149,7 @@ def test_a_template_that_is_gone_is_no_verdict_and_is_replaced() -> None:
     template._process.wait()
     until(lambda: not Path(f"/proc/{process_of(lost).pid}").exists())
     with pytest.raises(OwnMistake, match="is gone"):
-        lost.said_to(b"{}\n", 5)
+        lost.answer_to(b"{}\n", 5)
     lost.end()
     other = start("decimal")
     assert process_of(other)._template is not template
@@ -204,7 +204,7 @@ def test_a_run_on_forked_processes_says_what_one_on_started_ones_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a copy that dies as of one that does not; and the kind passes its modules on."""
-    said = []
+    verdicts = []
     for imports in ("", "heavy_module"):
         # A run begins with what failed in the last one of the same folder.
         (folder := tmp_path / f"imports{imports}").mkdir()
@@ -226,10 +226,10 @@ def test_a_run_on_forked_processes_says_what_one_on_started_ones_does(
                 "--quiet",
             ]
         )
-        said.append(
+        verdicts.append(
             (code, [line for line in capsys.readouterr().out.splitlines() if "exit code 1" in line])
         )
-    assert said[0] == said[1] and said[0][0] == 1
+    assert verdicts[0] == verdicts[1] and verdicts[0][0] == 1
 
 
 def test_a_process_without_modules_is_started() -> None:

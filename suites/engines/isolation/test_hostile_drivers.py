@@ -45,9 +45,9 @@ HAPPENED = '{"is":"happened","events":[%s]}'
 COUNTS = '{"e":"counts","pool":0,"free":%s,"held":0,"cached":0}'
 
 def raw(data):
-    told.flush()
+    answers.flush()
     while data:
-        data = data[os.write(told.fileno(), data):]
+        data = data[os.write(answers.fileno(), data):]
 
 def forever(do):
     while True:
@@ -116,7 +116,7 @@ class Outcome(NamedTuple):
     """The exit code of a run of one trace, and what it says."""
 
     code: int
-    told: str
+    text: str
 
 
 @pytest.fixture
@@ -166,12 +166,12 @@ def outcome(driver: Path, how: str, at: str) -> Outcome:
     begun = time.monotonic()
     try:
         result, bad = attempt(lambda: drive(TRACE, spec.open(TRACE.header)))
-        told = bad or " ".join(finding.sentence for finding in result.findings)
-        found = Outcome(verdict.exit_code(result, bad), told)
+        text = bad or " ".join(finding.sentence for finding in result.findings)
+        found = Outcome(verdict.exit_code(result, bad), text)
     except UsageError as error:
         found = Outcome(4, str(error))
     assert time.monotonic() - begun < DEADLINE + 1 + GRACE
-    assert found.told.isprintable() and len(found.told) < 2000, "one line, whatever was said"
+    assert found.text.isprintable() and len(found.text) < 2000, "one line, whatever was said"
     return found
 
 
@@ -193,7 +193,7 @@ LOST = {
 """What a program does that ends it, and how that is told: a finding in an operation, one line when
 it is opened."""
 EVERYWHERE = ("exit 0", "hang", "a child that lingers", "deaf")
-SAID = {
+MALFORMED = {
     "garbage": "is none of the protocol: JSON is malformed",
     "an empty line": "is none of the protocol",
     "null": "is none of the protocol: Expected `object`, got `null`",
@@ -237,14 +237,14 @@ def test_a_program_that_ends_or_is_silent(how: str, at: str, driver: Path) -> No
     ready yet.
     """
     found = outcome(driver, how, at)
-    assert LOST[how] in found.told
+    assert LOST[how] in found.text
     assert found.code == (1 if at in ("step", "close") else 4)
 
 
-@pytest.mark.parametrize("how", SAID)
+@pytest.mark.parametrize("how", MALFORMED)
 def test_an_answer_that_is_none(how: str, driver: Path) -> None:
     found = outcome(driver, how, "step")
-    assert found.code == 4 and SAID[how] in found.told
+    assert found.code == 4 and MALFORMED[how] in found.text
 
 
 @pytest.mark.parametrize(
@@ -260,9 +260,9 @@ def test_a_number_is_what_it_says(driver: Path) -> None:
     failed is believed.
     """
     found = outcome(driver, "beyond 2^53", "step")
-    assert found.code == 4 and "no `step_begin`" in found.told
+    assert found.code == 4 and "no `step_begin`" in found.text
     found = outcome(driver, "raised in many lines", "step")
-    assert found.code == 1 and "however it raised one\\ntwo" in found.told
+    assert found.code == 1 and "however it raised one\\ntwo" in found.text
 
 
 def test_a_question_that_nobody_reads_is_a_hang(driver: Path) -> None:

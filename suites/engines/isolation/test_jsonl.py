@@ -14,7 +14,9 @@ from cachewitness.cli import invoke
 
 SAMPLE = Path(__file__).resolve().parents[3] / "docs" / "samples" / "jsonl_engine.py"
 LINES_MAX = 110
-SAID = "import os, sys; os.write(int(os.environ['CACHEWITNESS_ANSWERS']), {!r}); sys.stdin.read()"
+ANSWERING = (
+    "import os, sys; os.write(int(os.environ['CACHEWITNESS_ANSWERS']), {!r}); sys.stdin.read()"
+)
 
 
 def run(program: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -87,26 +89,26 @@ def test_an_operation_that_is_refused_stops_its_trace_alone(
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "message"),
     {
         "print('hello')": "ended its process with exit code 0",
-        SAID.format(b"hello\n"): "is none of the protocol",
-        SAID.format(b'{"is":"closed"}\n'): "the first line of its process",
-        SAID.format(b'{"is":"opened"}\n'): "missing required field `header`",
+        ANSWERING.format(b"hello\n"): "is none of the protocol",
+        ANSWERING.format(b'{"is":"closed"}\n'): "the first line of its process",
+        ANSWERING.format(b'{"is":"opened"}\n'): "missing required field `header`",
     }.items(),
 )
 def test_a_bad_handshake_is_one_line(
-    program: str, said: str, capsys: pytest.CaptureFixture[str], changed: Path
+    program: str, message: str, capsys: pytest.CaptureFixture[str], changed: Path
 ) -> None:
     """Exit code 4, and never a pass."""
     changed.write_text(program)
     code, out, err = run(changed, capsys)
     assert (code, err.count("\n")) == (4, 1) and "pass" not in out
-    assert said in err, err
+    assert message in err, err
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "message"),
     [
         ("jsonl", "needs the command that starts it"),
         ("jsonl:command='", "cannot be split into words"),
@@ -117,10 +119,10 @@ def test_a_bad_handshake_is_one_line(
     ],
 )
 def test_a_command_that_is_none_is_one_line(
-    engine: str, said: str, capsys: pytest.CaptureFixture[str], changed: Path
+    engine: str, message: str, capsys: pytest.CaptureFixture[str], changed: Path
 ) -> None:
     assert invoke(["run", "--engine", engine, "--layout", "full"]) == 4
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_it_has_no_other_process(capsys: pytest.CaptureFixture[str], changed: Path) -> None:

@@ -140,12 +140,12 @@ def test_an_interrupted_fuzz_is_no_pass(tmp_path: Path) -> None:
 def interrupting(
     seen: list[tuple[Failure, bool]], keeper: Keeper
 ) -> Callable[[Failure, bool], None]:
-    def told(failure: Failure, final: bool) -> None:
+    def on_failure(failure: Failure, final: bool) -> None:
         seen.append((failure, final))
         keeper.take(failure, final)
         raise KeyboardInterrupt
 
-    return told
+    return on_failure
 
 
 def test_a_failure_is_on_disk_before_it_is_shrunk(tmp_path: Path) -> None:
@@ -453,11 +453,11 @@ def test_a_device_is_written_to_and_not_replaced(
 
 
 @pytest.mark.parametrize(
-    "said", [Opened(header=object()), Happened([object()])], ids=["header", "events"]
+    "answer", [Opened(header=object()), Happened([object()])], ids=["header", "events"]
 )  # type: ignore[arg-type,list-item]
-def test_what_a_process_cannot_write_down_is_no_refusal(said: Opened | Happened) -> None:
+def test_what_a_process_cannot_write_down_is_no_refusal(answer: Opened | Happened) -> None:
     """Else a configuration whose header is none would be left out, and the others pass."""
     line = io.BytesIO()
-    serve._Server(line)._say(said)
+    serve._Server(line)._say(answer)
     refused = json.loads(line.getvalue())
     assert refused["bad_events"] and "is not made of events" in refused["message"]

@@ -19,14 +19,14 @@ PYTHON = SAMPLES / "jsonl_engine.py"
 PAGE = (SAMPLES.parent / "reference" / "protocol.md").read_text(encoding="utf-8")
 ANSWERER = """
 import json, os
-def say(message): print(json.dumps(message), file=told, flush=True)
+def say(message): print(json.dumps(message), file=answers, flush=True)
 def event(op): return {"e": "answer", "r": op["r"], "tokens": [1, 2, 3], "logprobs": [-1.0, -1.0, -1.0], "restored": 0}
 LAYOUT = {"name": "of-8", "groups": [{"kind": "full", "block_size": 8}]}
 RULES = {"answering": {"dtype": "float64", "vocabulary": 64}}
 HEADER = {"e": "header", "engine": "told", "level": "answers", "pools": [], "groups": [], "rules": RULES}
-with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told:
+with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as questions, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as answers:
     say({"is": "ready", "protocol": "cachewitness.engine", "version": 2, "levels": ["answers"], "layouts": [LAYOUT]})
-    for question in map(json.loads, asked):
+    for question in map(json.loads, questions):
         if question["do"] == "open":
             fits = question["trace"]["level"] == "answers" and not question["trace"]["options"]
             say({"is": "opened", "header": HEADER} if fits else {"is": "refused", "message": "no"})
@@ -45,16 +45,16 @@ class Mistake(NamedTuple):
 
     old: str
     new: str
-    said: str
+    message: str
     section: str
 
 
-READY = 'print(json.dumps({**READY, "layouts": LAYOUTS}), file=told, flush=True)'
+READY = 'print(json.dumps({**READY, "layouts": LAYOUTS}), file=answers, flush=True)'
 LOOP = (
-    "    for question in map(json.loads, asked):\n"
-    "        print(json.dumps(answer(pools, question)), file=told, flush=True)\n"
+    "    for question in map(json.loads, questions):\n"
+    "        print(json.dumps(answer(pools, question)), file=answers, flush=True)\n"
 )
-ANSWERED = "print(json.dumps(answer(pools, question)), file=told, flush=True)"
+ANSWERED = "print(json.dumps(answer(pools, question)), file=answers, flush=True)"
 MISTAKES = {
     "nothing is said": Mistake(
         f"    {READY}",
@@ -148,13 +148,13 @@ MISTAKES = {
     ),
     "no UTF-8": Mistake(
         ANSWERED,
-        'told.buffer.write(b"\\xff\\xfe{}\\n"); told.flush()',
+        'answers.buffer.write(b"\\xff\\xfe{}\\n"); answers.flush()',
         "is none of the protocol",
         "Open",
     ),
     "a short buffer": Mistake(
-        "map(json.loads, asked)",
-        "map(json.loads, iter(lambda: asked.readline(1 << 16), ''))",
+        "map(json.loads, questions)",
+        "map(json.loads, iter(lambda: questions.readline(1 << 16), ''))",
         "exit code 1",
         "Apply",
     ),
@@ -260,12 +260,12 @@ def test_a_mistake_at_answers_level_is_told(
 
 def tell(source: str, mistake: Mistake, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert source.count(mistake.old) == 1, mistake.old
-    silent = "gave no answer" in mistake.said
+    silent = "gave no answer" in mistake.message
     assert checked(source.replace(mistake.old, mistake.new), folder, "0.5" if silent else "4") == 4
     out, err = capsys.readouterr()
     assert "protocol-check: 1 problem in " in out and err == ""
     (wrong,) = re.findall(r"^  but       (.*)$", out, re.MULTILINE)
-    assert mistake.said in wrong
+    assert mistake.message in wrong
     (section,) = re.findall(
         r"^  read      docs/reference/protocol.md, section (.*)$", out, re.MULTILINE
     )

@@ -39,14 +39,14 @@ from cachewitness.engines.registry import EngineSpec, parse
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "protocol.md").read_text(
     encoding="utf-8"
 )
-SAID = re.compile(r"^([<>]) (\{.*\})$", re.MULTILINE)
+MESSAGE = re.compile(r"^([<>]) (\{.*\})$", re.MULTILINE)
 BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 PLAYER = """
 import json, os, sys
-said = json.load(open(sys.argv[1]))
+exchange = json.load(open(sys.argv[1]))
 asked, answers = os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])), os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w")
-print(said[0][1], file=answers, flush=True)
-for line, (expected, answer) in zip(asked, said[1:]):
+print(exchange[0][1], file=answers, flush=True)
+for line, (expected, answer) in zip(asked, exchange[1:]):
     if json.loads(line) != json.loads(expected):
         sys.exit(f"asked {line}, the page has {expected}")
     print(answer, file=answers, flush=True)
@@ -61,7 +61,7 @@ def conversation(section: str) -> list[tuple[str, str]]:
     text = re.split(r"^## ", PAGE.split(f"\n## {section}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
     found = list[tuple[str, str]]()
     asked = ""
-    for who, line in SAID.findall(text):
+    for who, line in MESSAGE.findall(text):
         if who == ">":
             asked = line
         else:
@@ -72,7 +72,7 @@ def conversation(section: str) -> list[tuple[str, str]]:
 
 def test_every_line_of_the_page_is_read_and_says_all_that_it_means() -> None:
     """No line has a field that the reader does not know, or a message that it cannot read."""
-    lines = [line for block in BLOCKS for line in SAID.findall(block)]
+    lines = [line for block in BLOCKS for line in MESSAGE.findall(block)]
     assert len(lines) > 25 and len(lines) == sum(len(block.splitlines()) for block in BLOCKS)
     kinds = {type(message).__name__ for message in map(read, lines)}
     every = {kind.__name__ for kind in (*get_args(Question), *get_args(Answer))}
@@ -84,8 +84,8 @@ def read(line: tuple[str, str]) -> Any:
     message: Any = msgspec.json.decode(text, type=Question if who == ">" else Answer)
     if isinstance(message, Happened):
         events = msgspec.convert(message.events, list[Event])
-        for event, said in zip(events, message.events, strict=True):
-            see_that_it_is_known(event, said)
+        for event, fields in zip(events, message.events, strict=True):
+            see_that_it_is_known(event, fields)
     if isinstance(message, Opened):
         check_declared(message.header)
         see_that_it_is_known(message.header, json.loads(text)["header"])
@@ -93,16 +93,16 @@ def read(line: tuple[str, str]) -> Any:
     return message
 
 
-def see_that_it_is_known(message: Any, said: Any) -> None:
+def see_that_it_is_known(message: Any, given: Any) -> None:
     """Every field that was said is one of the message's."""
     fields = {field.encode_name for field in msgspec.structs.fields(type(message))}
-    assert set(said) <= {*fields, type(message).__struct_config__.tag_field}, said
+    assert set(given) <= {*fields, type(message).__struct_config__.tag_field}, given
 
 
-def player(folder: Path, said: list[tuple[str, str]]) -> EngineSpec:
+def player(folder: Path, exchange: list[tuple[str, str]]) -> EngineSpec:
     (folder / "player.py").write_text(PLAYER)
-    (folder / "said.json").write_text(json.dumps(said))
-    command = f"jsonl:command='{sys.executable}' {folder}/player.py {folder}/said.json"
+    (folder / "exchange.json").write_text(json.dumps(exchange))
+    command = f"jsonl:command='{sys.executable}' {folder}/player.py {folder}/exchange.json"
     return parse(command).isolated(Isolation(deadline=10.0))
 
 
@@ -110,18 +110,20 @@ def test_the_conversation_at_manager_level_is_one_that_passes(tmp_path: Path) ->
     """Asked just so, the answers are followed by every checker, and a request hits what the page
     says.
     """
-    said = [*conversation("Ready"), conversation("Open")[0], *conversation("Apply")]
-    said = [(asked, answer) for asked, answer in said if asked or '"ready"' in answer]
-    spec = player(tmp_path, said)
-    opened: Open = msgspec.json.decode(said[1][0], type=Question)
-    ops = [msgspec.json.decode(asked, type=Question).op for asked, _ in said if '"apply"' in asked]
+    exchange = [*conversation("Ready"), conversation("Open")[0], *conversation("Apply")]
+    exchange = [(asked, answer) for asked, answer in exchange if asked or '"ready"' in answer]
+    spec = player(tmp_path, exchange)
+    opened: Open = msgspec.json.decode(exchange[1][0], type=Question)
+    ops = [
+        msgspec.json.decode(asked, type=Question).op for asked, _ in exchange if '"apply"' in asked
+    ]
     text = json.dumps(
         [
             [asked.replace("jsonl:command=./hybrid_driver", spec.text), answer]
-            for asked, answer in said
+            for asked, answer in exchange
         ]
     )
-    (tmp_path / "said.json").write_text(text)
+    (tmp_path / "exchange.json").write_text(text)
     result = drive(Trace(opened.trace, ops), spec.open(opened.trace))
     assert result.findings == [] and result.activity.hits == 1 and result.activity.hit_tokens == 4
     judged = {tally.checker for tally in result.tallies if tally.opportunities}
@@ -135,11 +137,11 @@ def test_the_conversation_at_manager_level_is_one_that_passes(tmp_path: Path) ->
 
 
 def test_the_conversation_at_answers_level_can_be_followed() -> None:
-    said = conversation("Answers level")
-    header = taken_in(read(("<", said[1][1])).header, read((">", said[1][0])).trace)
+    exchange = conversation("Answers level")
+    header = taken_in(read(("<", exchange[1][1])).header, read((">", exchange[1][0])).trace)
     intake: Intake = AnswerIntake(header)
     answers = []
-    for asked, answer in said[2:]:
+    for asked, answer in exchange[2:]:
         question: Any = msgspec.json.decode(asked, type=Question)
         if isinstance(question, Apply):
             if isinstance(question.op, Submit):
@@ -169,7 +171,7 @@ def test_the_page_names_what_the_code_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ready", "told"),
+    ("ready", "message"),
     [
         (
             '{"is":"ready","protocol":"cachewitness.engine","version":9,"levels":["manager"]}',
@@ -205,10 +207,10 @@ def test_the_page_names_what_the_code_has() -> None:
     ],
 )
 def test_a_program_that_introduces_itself_wrongly_is_one_line(
-    ready: str, told: str, tmp_path: Path
+    ready: str, message: str, tmp_path: Path
 ) -> None:
     spec = player(tmp_path, [("", ready)])
     assert spec.isolation is not None
     with pytest.raises(UsageError) as refused:
         introduced(spec.kind, spec.text, spec.isolation)
-    assert told in str(refused.value) and "\n" not in str(refused.value)
+    assert message in str(refused.value) and "\n" not in str(refused.value)

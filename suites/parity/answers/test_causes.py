@@ -38,7 +38,7 @@ CAUSES = {
 
 
 @pytest.mark.parametrize(
-    ("fault", "trace", "cause"), [(fault, *told) for fault, told in CAUSES.items()]
+    ("fault", "trace", "cause"), [(fault, *case) for fault, case in CAUSES.items()]
 )
 def test_a_fault_has_its_cause(fault: str, trace: Trace, cause: str) -> None:
     """It is what the mechanism of the fault needs."""

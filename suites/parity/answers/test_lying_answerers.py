@@ -56,8 +56,8 @@ class Liar:
         return self.engine.describe()
 
     def apply(self, op: Op) -> list[Event]:
-        said = self.engine.apply(op)
-        return [self.say(event) for event in said] if self.say else said
+        events = self.engine.apply(op)
+        return [self.say(event) for event in events] if self.say else events
 
     def close(self) -> None:
         self.engine.close()
@@ -139,11 +139,11 @@ def test_a_wrong_answer_is_a_finding_of_the_engine(say: Say, anomaly: str) -> No
     assert report.exit_code == 1 and report.failures[0].finding.anomaly == anomaly
 
 
-@pytest.mark.parametrize(("say", "told"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_an_answer_that_cannot_be_followed_is_one_line(say: Say, told: str) -> None:
+@pytest.mark.parametrize(("say", "message"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_an_answer_that_cannot_be_followed_is_one_line(say: Say, message: str) -> None:
     """It names the engine, the operation and the field; the exit code is 4."""
     report = Runner(liar(say), [CONFIGURATION]).run(OF_ANSWERS[:1])
-    assert report.exit_code == 4 and told in report.bad_events[0]
+    assert report.exit_code == 4 and message in report.bad_events[0]
     assert report.bad_events[0].startswith("trace replays: engine sample, operation ")
 
 
@@ -251,9 +251,9 @@ def test_tokens_that_share_everything_are_no_tie() -> None:
 def test_two_tokens_as_likely_as_each_other_have_half_at_most(
     logprob: float | None, kind: str
 ) -> None:
-    said = Answer(r="a", tokens=[1], logprobs=[logprob])
+    answer = Answer(r="a", tokens=[1], logprobs=[logprob])
     right = Cold(r="a", tokens=[2], logprobs=[logprob], tolerance=2e-4)
-    assert compare(said, right).kind == kind
+    assert compare(answer, right).kind == kind
 
 
 def test_whoever_is_given_up_with_nobody_else_there_is_missing() -> None:
@@ -262,8 +262,10 @@ def test_whoever_is_given_up_with_nobody_else_there_is_missing() -> None:
 
     def opened(header: Any, options: Any) -> Any:
         engine = spec.kind.open(header, options)
-        told = engine.describe()
-        engine.describe = lambda: changed(told, rules=changed(told.rules, engine_aborts=True))
+        declared = engine.describe()
+        engine.describe = lambda: changed(
+            declared, rules=changed(declared.rules, engine_aborts=True)
+        )
         return engine
 
     report = Runner(
@@ -367,8 +369,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("line", "told"), REFUSED.items())
-def test_a_trace_that_asks_for_what_there_is_not_is_refused(line: str, told: str, tmp_path) -> None:
+@pytest.mark.parametrize(("line", "message"), REFUSED.items())
+def test_a_trace_that_asks_for_what_there_is_not_is_refused(
+    line: str, message: str, tmp_path
+) -> None:
     """With file, line and field."""
     first = '{"op":"submit","r":"a","prompt":"x:4","generate":2}'
     lines = [
@@ -380,7 +384,7 @@ def test_a_trace_that_asks_for_what_there_is_not_is_refused(line: str, told: str
     path.write_text("\n".join(lines))
     with pytest.raises(UsageError) as refused:
         validate.load_trace(path)
-    assert str(refused.value).startswith(f"{path}:{len(lines)}: ") and told in str(refused.value)
+    assert str(refused.value).startswith(f"{path}:{len(lines)}: ") and message in str(refused.value)
 
 
 def test_generate_is_refused_at_other_levels(tmp_path) -> None:

@@ -66,11 +66,11 @@ def registered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
 
 
 def run(engine: str, story: str) -> int:
-    def told(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+    def traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
         return iter([write(configuration.shape(level), story, seed)])
 
     suite = replace(
-        next(suite for suite in SUITES if suite.name == "answers"), traces=told, spread=0
+        next(suite for suite in SUITES if suite.name == "answers"), traces=traces, spread=0
     )
     return Runner(parse(engine), [CONFIGURATION], shrunk=0).run([suite]).exit_code
 
@@ -96,12 +96,12 @@ def test_the_batchs_noise_is_unknown_to_all_three(
     verdicts = [
         line for line in capsys.readouterr().out.splitlines() if line.startswith("verdict: ")
     ]
-    told = (
+    reason = (
         "(exit code 2): answers: batch: it fails without the cache as well: the model's doing, or"
         " the batch's; so no"
     )
     assert len(verdicts) == 2 and all(
-        f"verdict: unknown {told} contradiction is shown: Let r" in line for line in verdicts
+        f"verdict: unknown {reason} contradiction is shown: Let r" in line for line in verdicts
     )
 
 

@@ -43,9 +43,9 @@ class Terse(sample.SampleEngine):
         self._ends = ends
 
     def apply(self, op: Op) -> list[Event]:
-        return [self._said(event) for event in super().apply(op)]
+        return [self._shortened(event) for event in super().apply(op)]
 
-    def _said(self, event: Event) -> Event:
+    def _shortened(self, event: Event) -> Event:
         assert isinstance(event, Answer)
         if len(event.tokens) <= SHORT or not self._ends(event):
             return event

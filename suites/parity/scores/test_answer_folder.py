@@ -47,8 +47,8 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     code = invoke(COMMAND)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def _cut_short(capsys: pytest.CaptureFixture[str]) -> Path:
@@ -81,9 +81,9 @@ STRANGE = {
 }
 
 
-@pytest.mark.parametrize(("line", "said"), STRANGE.values(), ids=STRANGE.keys())
+@pytest.mark.parametrize(("line", "problem"), STRANGE.values(), ids=STRANGE.keys())
 def test_a_line_that_no_run_wrote_is_named_and_kept(
-    line: bytes, said: str, capsys: pytest.CaptureFixture[str]
+    line: bytes, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not the end of the file, which a run that is ended may leave: the answers behind it are
     not thrown away.
@@ -94,7 +94,7 @@ def test_a_line_that_no_run_wrote_is_named_and_kept(
     path.write_bytes(strange)
     code, _, err = _run(capsys)
     assert (code, err.count("\n")) == (4, 1), err
-    assert f"{path}:3: no answer of this run" in err and said in err and "remove the file" in err
+    assert f"{path}:3: no answer of this run" in err and problem in err and "remove the file" in err
     assert path.read_bytes() == strange
 
 

@@ -66,8 +66,8 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     code = invoke(argv)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_a_clean_engine_passes_and_the_table_says_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,14 +224,14 @@ USAGE: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("argv", "said"), USAGE.values(), ids=USAGE.keys())
+@pytest.mark.parametrize(("argv", "message"), USAGE.values(), ids=USAGE.keys())
 def test_a_mistake_of_the_users_is_one_line_and_exit_code_4(
-    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = () if {"--engine", "--base-url"} & set(argv) else ("--engine", "stub")
     code, _, err = _run(capsys, "score", *engine, *argv)
     assert code == 4 and err.startswith("cachewitness: ") and err.count("\n") == 1
-    assert said in err
+    assert message in err
 
 
 def test_without_lm_eval_the_extra_is_named(

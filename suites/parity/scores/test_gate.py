@@ -151,16 +151,16 @@ def test_an_arm_that_lost_answers_fails_though_nothing_came_from_the_tier() -> N
 
 
 @pytest.mark.parametrize(
-    ("restored", "said"),
+    ("restored", "reason"),
     [(0, "restored 0.0%"), (49, "restored 49.0%")],
     ids=["nothing restored", "too little restored"],
 )
 def test_an_arm_that_was_not_served_from_the_cache_checked_nothing(
-    restored: int, said: str
+    restored: int, reason: str
 ) -> None:
     """Even where every answer is wrong: an arm that did not do what it is for is no evidence."""
     judged = one(COLD, scores("hit", lambda doc: False, restored=restored), AGAIN)
-    assert judged.verdict == "nothing checked" and said in judged.reasons[0]
+    assert judged.verdict == "nothing checked" and reason in judged.reasons[0]
     assert exit_code([judged]) == 5
 
 
@@ -487,15 +487,15 @@ UNPAIRED = {
 }
 
 
-@pytest.mark.parametrize(("change", "said"), UNPAIRED.values(), ids=UNPAIRED.keys())
+@pytest.mark.parametrize(("change", "message"), UNPAIRED.values(), ids=UNPAIRED.keys())
 def test_questions_without_a_counterpart_are_refused_in_one_line(
-    change: Callable[[Sequence[Scored]], list[Scored]], said: str
+    change: Callable[[Sequence[Scored]], list[Scored]], message: str
 ) -> None:
     cold = scores("off", always, 5)
     other = scores("hit", always, 5)
     with pytest.raises(Unpaired) as refused:
         pair_up(cold, msgspec.structs.replace(other, rows=tuple(change(other.rows))))
-    assert str(refused.value).startswith(said) and "\n" not in str(refused.value)
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 
 def test_questions_without_groups_name_no_suspect() -> None:

@@ -72,8 +72,8 @@ def score(
             "--json",
         ]
     )
-    told = capsys.readouterr()
-    return code, json.loads(told.out) if told.out else {}, told.err
+    captured = capsys.readouterr()
+    return code, json.loads(captured.out) if captured.out else {}, captured.err
 
 
 def test_engine_without_a_fault_passes_every_arm(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,9 +82,9 @@ def test_lmcache_has_checked_nothing_if_nothing_came_from_its_tier(
     code = invoke(
         ["score", "--policy", "lmcache", "--limit", str(LIMIT), "--arms", "off,off-again,hit"]
     )
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     assert (
         code == 5
         and "hit: nothing came from the second tier, in which this policy keeps its prefixes; run the arm tier"  # noqa: E501
-        in said
+        in output
     )

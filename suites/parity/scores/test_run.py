@@ -281,15 +281,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("line", "said"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD.keys())
 def test_a_bad_line_is_refused_with_file_line_and_field(
-    tmp_path: Path, line: str, said: str
+    tmp_path: Path, line: str, message: str
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(GOOD[0]) + "\n" + line + "\n")
     with pytest.raises(UsageError) as refused:
         tasks.gsm8k(str(path), shots=0)
-    assert f"{path}{said}" in str(refused.value)
+    assert f"{path}{message}" in str(refused.value)
 
 
 def test_too_few_rows_for_the_examples_are_refused(tmp_path: Path) -> None:
@@ -301,11 +301,11 @@ def test_too_few_rows_for_the_examples_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [("off", "compares nothing"), ("hit", "compares nothing"), ("off,hitt", "'hit'")],
 )
-def test_arms_that_compare_nothing_are_refused(names: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_arms_that_compare_nothing_are_refused(names: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         arms.named(names)
 
 

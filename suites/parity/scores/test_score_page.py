@@ -103,7 +103,7 @@ def test_a_score_without_a_change_says_so(drawn: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"version": 2}, "is cachewitness.score 2; this release reads cachewitness.score 1"),
         ({"exit_code": 77}, "77 is no exit code of a run"),
@@ -112,11 +112,11 @@ def test_a_score_without_a_change_says_so(drawn: Any) -> None:
     ],
 )
 def test_a_report_that_does_not_fit_is_one_line(
-    fields: dict[str, Any], said: str, drawn: Any, capsys: pytest.CaptureFixture[str]
+    fields: dict[str, Any], message: str, drawn: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drawn(report([]), code=4, **fields)
     err = capsys.readouterr().err
-    assert said in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1
 
 
 def test_a_server_that_counts_no_prompt_tokens_has_no_share(drawn: Any) -> None:

@@ -161,14 +161,14 @@ BAD: dict[str, tuple[object, int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "status", "said"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("body", "status", "message"), BAD.values(), ids=BAD.keys())
 def test_a_request_that_does_not_fit_is_one_line(
-    tiered: LocalServer, body: object, status: int, said: str
+    tiered: LocalServer, body: object, status: int, message: str
 ) -> None:
     code, answer = post(f"{tiered.url}/v1/completions", body)
     assert (
         code == status
-        and said in answer["error"]["message"]
+        and message in answer["error"]["message"]
         and "\n" not in answer["error"]["message"]
     )
     assert cached(tiered.url) == 0, "the server goes on"
@@ -196,13 +196,15 @@ USAGE = {
 }
 
 
-@pytest.mark.parametrize(("argv", "said"), USAGE.values(), ids=USAGE.keys())
+@pytest.mark.parametrize(("argv", "message"), USAGE.values(), ids=USAGE.keys())
 def test_a_mistake_of_the_users_is_one_line(
-    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = invoke(["serve", *argv])
     err = capsys.readouterr().err
-    assert code == 4 and err.startswith("cachewitness: ") and err.count("\n") == 1 and said in err
+    assert (
+        code == 4 and err.startswith("cachewitness: ") and err.count("\n") == 1 and message in err
+    )
 
 
 @pytest.fixture(scope="module")
@@ -216,9 +218,9 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subproc
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, cwd=folder) as child:
         assert child.stdout is not None
-        said = child.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+", said)
-        assert found and "policy lmcache, with a second tier" in said, said
+        line = child.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert found and "policy lmcache, with a second tier" in line, line
         yield found[0], child
         child.kill()
 

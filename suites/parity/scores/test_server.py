@@ -48,8 +48,8 @@ def local(stub: Stub) -> Iterator[LocalServer]:
 
 def score(capsys: pytest.CaptureFixture[str], url: str, *argv: str) -> tuple[int, str, str]:
     code = invoke(["score", "--base-url", url, "--limit", "24", "--bit-exact", *argv])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_a_server_is_scored_with_what_each_request_restored(
@@ -145,7 +145,7 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize(("status", "body", "kind", "said"), BODIES.values(), ids=BODIES.keys())
+@pytest.mark.parametrize(("status", "body", "kind", "message"), BODIES.values(), ids=BODIES.keys())
 def test_a_server_that_answers_nonsense_is_unknown_and_what_it_answered_is_kept(
     capsys: pytest.CaptureFixture[str],
     local: LocalServer,
@@ -153,7 +153,7 @@ def test_a_server_that_answers_nonsense_is_unknown_and_what_it_answered_is_kept(
     status: int,
     body: bytes,
     kind: str,
-    said: str,
+    message: str,
 ) -> None:
     """From the eleventh completion on. Afterwards the same command goes on and passes."""
     plain = server_module._Handler._json
@@ -171,7 +171,7 @@ def test_a_server_that_answers_nonsense_is_unknown_and_what_it_answered_is_kept(
     assert (
         code == 2
         and err.count("\n") == 1
-        and said in err
+        and message in err
         and "what was answered is kept in .cachewitness" in err
     )
     (kept,) = Path(".cachewitness/score").glob("*/answers-off.jsonl")
@@ -298,15 +298,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("body", "said"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_the_server_refuses_what_it_cannot_answer(
-    local: LocalServer, body: bytes, said: str
+    local: LocalServer, body: bytes, message: str
 ) -> None:
     request = urllib.request.Request(f"{local.url}/v1/completions", data=body)
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request)
     with refused.value as answer:
-        assert answer.code == 400 and said in answer.read().decode()
+        assert answer.code == 400 and message in answer.read().decode()
 
 
 def test_the_server_answers_a_list_of_prompts_in_order(local: LocalServer) -> None:

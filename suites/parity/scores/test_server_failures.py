@@ -68,8 +68,8 @@ def score(
     with LocalServer(stub or Stub(knowing(PROBLEMS), Opening())) as local:
         url = ["--base-url", local.url, "--limit", "24", "--bit-exact", "--concurrent", "4"]
         code = invoke(["score", *url, "--arms", "off,hit", *argv])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def cut(handler: Any) -> None:
@@ -173,10 +173,10 @@ LASTING: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "said"), LASTING.values(), ids=LASTING.keys())
+@pytest.mark.parametrize(("fault", "message"), LASTING.values(), ids=LASTING.keys())
 def test_what_does_not_pass_is_one_line_and_unknown(
     fault: Fault,
-    said: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -186,7 +186,7 @@ def test_what_does_not_pass_is_one_line_and_unknown(
     code, out, err = score(capsys)
     gc.collect()  # asyncio tells of a failure that nobody waited for when its task is collected
     assert not [record.message for record in caplog.records if record.name == "asyncio"]
-    assert code == 2 and err.count("\n") == 1 and said in err and "verdict" not in out
+    assert code == 2 and err.count("\n") == 1 and message in err and "verdict" not in out
     assert "\x1b" not in err and "what was answered is kept" in err
     (kept,) = Path(".cachewitness/score").glob("*/answers-off.jsonl")
     assert 3 <= len(kept.read_bytes().splitlines()) <= 6, (
@@ -410,7 +410,7 @@ def tokenizing(monkeypatch: pytest.MonkeyPatch, limit: int) -> list[Any]:
             }
         return plain_answer(handler)
 
-    def told(handler: Any, status: int, content: Any) -> None:
+    def answer_json(handler: Any, status: int, content: Any) -> None:
         if handler.path == "/v1/models":
             content["data"][0]["max_model_len"] = limit
         plain_json(handler, status, content)
@@ -424,7 +424,7 @@ def tokenizing(monkeypatch: pytest.MonkeyPatch, limit: int) -> list[Any]:
         return plain_completion(server, json.dumps(body | {"prompt": text}).encode())
 
     monkeypatch.setattr(server_module._Handler, "_answered", answered)
-    monkeypatch.setattr(server_module._Handler, "_json", told)
+    monkeypatch.setattr(server_module._Handler, "_json", answer_json)
     monkeypatch.setattr(LocalServer, "completion", completion)
     return sent_prompts
 

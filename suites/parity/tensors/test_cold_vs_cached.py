@@ -43,7 +43,7 @@ def compared(trace: Trace, engine: str = "toy") -> Compared:
     return judged(trace, spec.open(trace.header), spec, keep=False)
 
 
-def told(arm: str, where: str, configuration: int = 0, seed: int = 0) -> Trace:
+def trace_of(arm: str, where: str, configuration: int = 0, seed: int = 0) -> Trace:
     return write(cold_configurations()[configuration].shape("scheduler"), BY_NAME[arm], where, seed)
 
 
@@ -65,12 +65,12 @@ def test_clean_engine_passes_every_arm_at_both_places(seed: int) -> None:
 
 @cache
 def in_float64() -> Compared:
-    return compared(told("preempted", "replay"))
+    return compared(trace_of("preempted", "replay"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bf16-state"])
 def test_precisions_have_floors_of_their_own_and_repeat_every_bit(dtype: str) -> None:
-    result = compared(told("preempted", "replay"), f"toy:dtype={dtype}")
+    result = compared(trace_of("preempted", "replay"), f"toy:dtype={dtype}")
     exact = in_float64()
     assert result.row.verdict == exact.row.verdict == "pass"
     noise = result.tallies[0].measured[0]
@@ -86,18 +86,20 @@ def test_every_arm_is_told_at_both_places_and_every_story_by_some_arm() -> None:
 
 def test_seeds_vary_prompts_and_repeat_themselves() -> None:
     texts = [
-        tuple(op.prompt for op in told("hit", "replay", seed=seed).ops if isinstance(op, Submit))
+        tuple(
+            op.prompt for op in trace_of("hit", "replay", seed=seed).ops if isinstance(op, Submit)
+        )
         for seed in range(20)
     ]
     assert len(set(texts)) == 20
-    assert told("hit", "replay", seed=7) == told("hit", "replay", seed=7)
+    assert trace_of("hit", "replay", seed=7) == trace_of("hit", "replay", seed=7)
 
 
 @pytest.mark.parametrize(
     ("arm", "why"), [("hit", "nobody hit"), ("tier", "nobody hit"), ("preempted", "nobody hit")]
 )
 def test_arm_without_its_mechanism_has_checked_nothing(arm: str, why: str) -> None:
-    trace = told(arm, "replay")
+    trace = trace_of(arm, "replay")
     once = trace.with_ops([op for op in trace.ops if not getattr(op, "r", "").startswith("c")][:1])
     row = compared(once).row
     assert row.verdict == "nothing checked" and why in row.missing[0]
@@ -123,7 +125,7 @@ def test_each_arm_says_what_did_not_happen(arm: str, happened: Happened, why: st
 
 
 def test_states_of_the_definition_are_those_of_one_paged_chunk() -> None:
-    model = parse("toy").open(told("hit", "replay").header).tensors.model  # type: ignore[attr-defined]
+    model = parse("toy").open(trace_of("hit", "replay").header).tensors.model  # type: ignore[attr-defined]
     tokens = tuple(range(40))
     logits, kept = answers(model, {(tokens, 0): 40})[tokens, 0]
     pools, (tables,) = model.fresh(len(tokens))
@@ -139,7 +141,7 @@ def test_states_of_the_definition_are_those_of_one_paged_chunk() -> None:
 
 
 def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
-    trace = told("hit", "replay")
+    trace = trace_of("hit", "replay")
     engine = parse("toy:dtype=float32").open(trace.header)
     recorder = Recorder(engine)
     drive(trace, engine, (), beside=recorder, keep=False)
@@ -161,7 +163,7 @@ def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
 
 def test_step_that_names_a_request_long_gone_is_compared_like_any_other() -> None:
     """What is left of such an operation is no longer the object that stands in the trace."""
-    trace = told("hit", "replay")
+    trace = trace_of("hit", "replay")
     ops = [
         msgspec.structs.replace(op, withdraw=["gone"]) if isinstance(op, Step) else op
         for op in trace.ops
@@ -170,11 +172,11 @@ def test_step_that_names_a_request_long_gone_is_compared_like_any_other() -> Non
 
 
 def test_floor_is_above_nothing_and_far_below_a_fault() -> None:
-    noise = floors(parse("toy").open(told("hit", "replay").header).tensors.model)  # type: ignore[attr-defined]
+    noise = floors(parse("toy").open(trace_of("hit", "replay").header).tensors.model)  # type: ignore[attr-defined]
     assert 0 < noise.logits.floor < 1e-12 and all(
         0 < state.floor < 1e-12 for _, state in noise.states()
     )
-    fault = compared(told("hit", "prefix-end"), "toy:mutant=conv-state-lost").row
+    fault = compared(trace_of("hit", "prefix-end"), "toy:mutant=conv-state-lost").row
     assert fault.verdict == "FAIL" and fault.share > 1e6 and fault.beyond > 0
 
 
@@ -281,6 +283,6 @@ def test_json_report_carries_the_arms(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_replay_cold_needs_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from cachewitness.core.trace_format import save
 
-    save(told("hit", "replay"), tmp_path / "t.jsonl")
+    save(trace_of("hit", "replay"), tmp_path / "t.jsonl")
     assert invoke(["replay", str(tmp_path / "t.jsonl"), "--engine", "reference", "--cold"]) == 4
     assert "--cold: engine reference computes no tensors" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from cachewitness_reference.toy_model.paged import Chunk, step
 SIZES = (192, 64, 50, 37, 16, 7, 1)
 
 
-def told(arm: str, where: str) -> Trace:
+def trace_of(arm: str, where: str) -> Trace:
     return write(cold_configurations()[1].shape("scheduler"), BY_NAME[arm], where, 0)
 
 
@@ -55,7 +55,7 @@ def own_noise(engine: Any) -> float:
     "mutant", ["tail-gate-read-past-the-end", "convolution-begins-anew-in-every-chunk"]
 )
 def test_fault_that_grows_with_the_cuts_does_not_widen_its_own_tolerance(mutant: str) -> None:
-    trace = told("off", "prefix-end")
+    trace = trace_of("off", "prefix-end")
     clean = parse("toy").open(trace.header)
     faulty = parse(f"toy:mutant={mutant}").open(trace.header)
     assert own_noise(clean) < 1e-12 < 1e-3 < own_noise(faulty)
@@ -70,7 +70,7 @@ def test_fault_that_grows_with_the_cuts_does_not_widen_its_own_tolerance(mutant:
 
 @pytest.mark.parametrize("arm", ["off", "hit"])
 def test_kernel_that_is_wrong_in_every_run_fails_cold_and_cached_alike(arm: str) -> None:
-    result = compared(told(arm, "replay"), "toy:mutant=value-sum-not-reset")
+    result = compared(trace_of(arm, "replay"), "toy:mutant=value-sum-not-reset")
     assert result.row.verdict == "FAIL" and result.row.beyond > 0
     assert {finding.anomaly for finding in result.findings} == {"cached-divergence"}
     assert result.row.bits_held == result.row.bits, "the same wrong bits, cold and cached"
@@ -79,7 +79,7 @@ def test_kernel_that_is_wrong_in_every_run_fails_cold_and_cached_alike(arm: str)
 
 
 def test_rows_that_hold_no_number_are_called_so() -> None:
-    result = compared(told("hit", "together"), "toy:mutant=unwritten-values-times-zero")
+    result = compared(trace_of("hit", "together"), "toy:mutant=unwritten-values-times-zero")
     assert result.row.no_number > 0 and result.row.verdict == "FAIL"
     sentence = result.findings[0].sentence
     assert "hold NaN" in sentence and "no token can be chosen there" in sentence
@@ -87,7 +87,7 @@ def test_rows_that_hold_no_number_are_called_so() -> None:
 
 
 def test_place_where_a_restored_state_was_rounded_is_named() -> None:
-    result = compared(told("hit", "prefix-end"), "toy:mutant=state-restored-in-bf16")
+    result = compared(trace_of("hit", "prefix-end"), "toy:mutant=state-restored-in-bf16")
     finding = next(finding for finding in result.findings if finding.anomaly == "cached-divergence")
     assert (
         "which resumed at" in finding.sentence

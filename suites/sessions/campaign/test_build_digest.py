@@ -176,9 +176,9 @@ def test_what_is_installed_for_the_python_of_a_command_is_part_of_the_engine(
     spec = parse(f"jsonl:command={command.format(python=other_python)}")
     seen = set()
     for version in ("1.0", "2.0"):
-        told = installed / "mycache.dist-info"
-        told.mkdir(exist_ok=True)
-        (told / "METADATA").write_text(
+        metadata = installed / "mycache.dist-info"
+        metadata.mkdir(exist_ok=True)
+        (metadata / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: mycache\nVersion: {version}\n"
         )
         forget()
@@ -290,7 +290,7 @@ def test_the_key_of_a_unit_is_the_same_in_every_process() -> None:
         " made_of\nprint(made_of(parse(f\"jsonl:command='{sys.executable}'"
         " docs/samples/jsonl_engine.py\"), 'vllm', ''))"
     )
-    said = {
+    keys = {
         subprocess.run(
             [sys.executable, "-c", code],
             cwd=ROOT,
@@ -301,4 +301,4 @@ def test_the_key_of_a_unit_is_the_same_in_every_process() -> None:
         ).stdout
         for seed in "123"
     }
-    assert len(said) == 1
+    assert len(keys) == 1

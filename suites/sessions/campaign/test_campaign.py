@@ -69,11 +69,11 @@ class Killed(BaseException):
 
 
 def killed_now_and_then(chance: random.Random) -> object:
-    def told(progress: drivers.CampaignProgress) -> None:
+    def kill(progress: drivers.CampaignProgress) -> None:
         if chance.random() < 0.2:
             raise Killed
 
-    return told
+    return kill
 
 
 def test_kills_change_nothing(tmp_path: Path, remembered: Remembered, whole: Whole) -> None:
@@ -102,17 +102,19 @@ def test_the_findings_are_those_of_the_faulty_engine(whole: Whole) -> None:
     """What is met and what is shrunk of it; that the clean engine beside it is not blamed;
     minimal traces that are there.
     """
-    told = document(whole.result, whole.kept)
-    clean, faulty = told.subjects
+    summary = document(whole.result, whole.kept)
+    clean, faulty = summary.subjects
     assert clean.findings == 0 and clean.exit_code in (
         EXIT_PASS,
         EXIT_NOTHING_CHECKED,
     )  # few traces: rules without cases
     assert faulty.engine == FAULTY and faulty.exit_code == EXIT_FAIL
-    assert faulty.findings == sum(one.met for one in told.classes) > len(told.findings) > 0
-    assert all(one.operations <= 6 and Path(one.trace).is_file() for one in told.findings)
-    assert told.self_test.found and told.exit_code == EXIT_FAIL and told.done == told.units
-    assert msgspec.json.decode(indented(told))["format"] == "cachewitness.campaign"
+    assert faulty.findings == sum(one.met for one in summary.classes) > len(summary.findings) > 0
+    assert all(one.operations <= 6 and Path(one.trace).is_file() for one in summary.findings)
+    assert (
+        summary.self_test.found and summary.exit_code == EXIT_FAIL and summary.done == summary.units
+    )
+    assert msgspec.json.decode(indented(summary))["format"] == "cachewitness.campaign"
 
 
 def test_a_second_run_does_nothing_again(remembered: Remembered, whole: Whole) -> None:

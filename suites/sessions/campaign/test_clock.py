@@ -76,10 +76,10 @@ def test_a_clock_that_is_set_hides_no_outcome(
     made = planned(SMALL, tmp_path)
     whole = came_to(driven(made, settings(tmp_path / "whole"), InTurn(remembered)))
 
-    def told(progress: CampaignProgress) -> None:
+    def advance(progress: CampaignProgress) -> None:
         clock.ahead += step
 
-    result = driven(made, settings(tmp_path, workers=1), InTurn(remembered), told)
+    result = driven(made, settings(tmp_path, workers=1), InTurn(remembered), advance)
     assert came_to(result) == whole
     assert result.progress.late == 0 and FAULTY in str(whole)
 
@@ -108,7 +108,7 @@ def test_a_unit_that_was_leased_while_the_clock_was_ahead_is_leased_again(
     result = driven(planned(CLEAN, tmp_path), settings(tmp_path, lease=LEASE), InTurn(remembered))
     assert LEASE <= time.monotonic() - began < HOURS / 10
     assert result.totals.undone == [] and not queue.renew(leased, LEASE)
-    (line,) = result.progress.told
+    (line,) = result.progress.incidents
     assert (
         line.startswith("unit fuzz canary")
         and "was the clock of the database set back? The unit is leased again" in line
@@ -122,7 +122,7 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
     queue, leased = ahead
     began = renewed = time.monotonic()
 
-    def told(progress: CampaignProgress) -> None:
+    def on_progress(progress: CampaignProgress) -> None:
         nonlocal renewed
         now = time.monotonic()
         if now - began > 3 * LEASE:
@@ -135,5 +135,7 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
 
     made = planned(CLEAN, tmp_path)
     kept = settings(tmp_path, lease=LEASE)
-    result = driven(made, kept, InTurn(remembered), told)
-    assert result.totals.undone == [] and result.progress.told == [] and result.progress.lost == 0
+    result = driven(made, kept, InTurn(remembered), on_progress)
+    assert (
+        result.totals.undone == [] and result.progress.incidents == [] and result.progress.lost == 0
+    )

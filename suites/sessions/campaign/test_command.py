@@ -25,7 +25,7 @@ from cachewitness.sessions.campaign import driver as drivers
 from cachewitness.sessions.campaign import worker as serving
 from cachewitness.sessions.campaign.database import Database
 from cachewitness.sessions.campaign.driver import CampaignProgress
-from cachewitness.sessions.campaign.metrics import text, told_by
+from cachewitness.sessions.campaign.metrics import exporter, text
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.queue import Queue
 from cachewitness.sessions.campaign.store import opened
@@ -121,9 +121,9 @@ def test_a_file_that_does_not_fit_is_one_line(
     file = tmp_path / "campaign.toml"
     file.write_text(text)
     assert invoke(["campaign", str(file)]) == 4
-    said = capsys.readouterr().err
-    assert line in said and str(file) in said
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert line in error and str(file) in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_a_place_that_cannot_be_used_is_one_line(
             "psycopg", reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'"
         )
     assert invoke(["campaign", "c.toml", "--workers", "1", *options]) == 4
-    said = capsys.readouterr().err
-    assert line in said and "hidden" not in said
+    error = capsys.readouterr().err
+    assert line in error and "hidden" not in error
 
 
 def test_an_engine_that_runs_alone_takes_one_worker(
@@ -240,22 +240,22 @@ def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
 def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
     """Names, types and values as Prometheus reads them; a name with a quote in it is escaped."""
     progress = CampaignProgress(units=9, done=4, findings=2, classes={("a",)}, left=None)
-    said = text(progress, 'x"y')
+    metrics = text(progress, 'x"y')
     assert (
         "# TYPE cachewitness_campaign_units"
-        ' gauge\ncachewitness_campaign_units{campaign="x\\"y"} 9\n' in said
+        ' gauge\ncachewitness_campaign_units{campaign="x\\"y"} 9\n' in metrics
     )
     assert (
-        "# TYPE cachewitness_campaign_findings_total counter\n" in said
-        and "seconds_left" not in said
+        "# TYPE cachewitness_campaign_findings_total counter\n" in metrics
+        and "seconds_left" not in metrics
     )
-    with told_by(str(tmp_path / "metrics"), "a") as tell:
+    with exporter(str(tmp_path / "metrics"), "a") as tell:
         tell(progress)
         assert (tmp_path / "metrics").read_text() == text(progress, "a")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with told_by(str(port), "a") as tell:
+    with exporter(str(port), "a") as tell:
         tell(progress)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert answer.read().decode() == text(progress, "a")
@@ -287,11 +287,11 @@ def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(
     did: list[int] = []
     worker = threading.Thread(target=lambda: did.append(serve(given)))
     worker.start()
-    said: list[str] = []
+    errors: list[str] = []
     _wait(
         lambda: (
-            said.append(capsys.readouterr().err)
-            or f"campaign {made.id} is not in database" in said[-1]
+            errors.append(capsys.readouterr().err)
+            or f"campaign {made.id} is not in database" in errors[-1]
         )
     )
     database = Database(kept.database)
@@ -408,14 +408,14 @@ def test_kill_9_of_a_worker_and_of_the_driver(
     _wait(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and _alive(pid) for pid in workers))
     second = _started(tmp_path, "--workers", "1")
     out, _ = second.communicate(timeout=120)
-    told = json.loads(out)
+    summary = json.loads(out)
     monkeypatch.setattr(drivers, "POLL", 0.0)
     whole = driven(
         planned(TINY + BUDGET, tmp_path), settings(tmp_path / "whole"), InTurn(Remembered())
     )
-    assert second.returncode == told["exit_code"] == whole.totals.exit_code == 1
-    assert told["digest"] == came_to(whole)[0] and told["done_before"] >= 3
-    assert [one["signature"] for one in told["findings"]] == list(whole.totals.distinct)
+    assert second.returncode == summary["exit_code"] == whole.totals.exit_code == 1
+    assert summary["digest"] == came_to(whole)[0] and summary["done_before"] >= 3
+    assert [one["signature"] for one in summary["findings"]] == list(whole.totals.distinct)
 
 
 def _alive(pid: int) -> bool:

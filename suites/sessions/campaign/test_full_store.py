@@ -162,13 +162,13 @@ def test_a_finding_is_told_though_its_minimal_trace_is_gone(
 ) -> None:
     made = planned(TINY + BUDGET, tmp_path)
     kept = settings(tmp_path)
-    told = document(
+    summary = document(
         driven(made, kept, InTurn(remembered)), kept
     )  # what is remembered was stored elsewhere
-    assert told.exit_code == EXIT_FAIL and told.findings[0].unread.endswith(
+    assert summary.exit_code == EXIT_FAIL and summary.findings[0].unread.endswith(
         "cannot be read (No such file or directory)"
     )
-    campaign_report.print_summary(told, terminal.console())
+    campaign_report.print_summary(summary, terminal.console())
     assert "a trace that cannot be read, groups full" in capsys.readouterr().out
 
 

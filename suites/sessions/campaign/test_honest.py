@@ -217,8 +217,8 @@ def test_an_engine_that_refuses_everything_for_a_while_is_no_pass(tmp_path: Path
     assert added(made, *[whole] * 5).exit_code == EXIT_PASS
     totals = added(made, *[whole] * 4, idle)
     assert totals.exit_code == EXIT_NOTHING_CHECKED
-    told = "the engine refused all 20 drawn configurations, and 4 of 80 of stream m elsewhere"
-    assert totals.reasons == [f"reference: fuzz m, seed 0, traces 80 to 99: {told}"]
+    reason = "the engine refused all 20 drawn configurations, and 4 of 80 of stream m elsewhere"
+    assert totals.reasons == [f"reference: fuzz m, seed 0, traces 80 to 99: {reason}"]
 
 
 def test_an_engine_that_is_for_few_configurations_may_refuse_a_unit(tmp_path: Path) -> None:
@@ -288,19 +288,19 @@ def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_o
     """Native code may keep Python's lock, so that the worker's own clock does not run."""
     kept = settings(tmp_path, workers=1, lease=0.1, attempts=2)._replace(deadline=0.1)
     hanging = Hanging()
-    told = list[str]()
+    incidents = list[str]()
     result = driven(
         planned(STREAMS, tmp_path),
         kept,
         hanging,
-        lambda progress: told.__setitem__(slice(None), progress.told),
+        lambda progress: incidents.__setitem__(slice(None), progress.incidents),
     )
     assert (
         len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5
     )  # the last one is over
     assert (
-        "is at unit fuzz canary" in told[0]
-        and "for longer than 0.1 s, and did not end itself" in told[0]
+        "is at unit fuzz canary" in incidents[0]
+        and "for longer than 0.1 s, and did not end itself" in incidents[0]
     )
 
 

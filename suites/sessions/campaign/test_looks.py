@@ -42,7 +42,7 @@ def cost_of_a_look(units: int, folder: Path) -> float:
         steps += 1
         return 0
 
-    def told(progress: CampaignProgress) -> None:
+    def on_progress(progress: CampaignProgress) -> None:
         nonlocal steps
         costs.append(steps)
         steps = 0
@@ -51,7 +51,7 @@ def cost_of_a_look(units: int, folder: Path) -> float:
         planned(f"{MANY}traces = {units}\n", folder),
         settings(folder, workers=1),
         InTurn(nothing),
-        told,
+        on_progress,
     )
     driver._database._connection.set_progress_handler(stepped, 1)
     assert driver.run().progress.done == units + 1
@@ -77,7 +77,7 @@ def test_a_unit_that_is_done_out_of_its_order_is_seen(place: int, tmp_path: Path
         queue.enrol(made.name, kept.traces, made.entries)
         held = [queue.lease("elsewhere", 60) for _ in range(3)] if place == 2 else []
 
-        def told(progress: CampaignProgress) -> None:
+        def on_progress(progress: CampaignProgress) -> None:
             dones.append(progress.done)
             if place == 2 and progress.done == len(made.units) - 3:
                 assert all(queue.complete(one, stored(Outcome(), one.key)) for one in held if one)
@@ -88,7 +88,7 @@ def test_a_unit_that_is_done_out_of_its_order_is_seen(place: int, tmp_path: Path
                     key,
                 )
 
-        result = driven(made, kept, InTurn(nothing), told)
+        result = driven(made, kept, InTurn(nothing), on_progress)
     assert (
         result.totals.undone == []
         and result.progress.done == len(made.units)

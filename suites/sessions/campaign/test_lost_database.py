@@ -85,10 +85,10 @@ def test_a_database_that_goes_away_is_one_line(
         )
         == code
     )
-    said = capsys.readouterr()
-    told = [line for line in said.err.splitlines() if line.startswith("cachewitness: ")]
-    assert said.out == "" and len(told) == 1 and GONE in told[0] and "DELETE" not in told[0]
-    assert ("findings were met before: lost-hit by reuse-floor" in told[0]) == (code == EXIT_FAIL)
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line.startswith("cachewitness: ")]
+    assert captured.out == "" and len(lines) == 1 and GONE in lines[0] and "DELETE" not in lines[0]
+    assert ("findings were met before: lost-hit by reuse-floor" in lines[0]) == (code == EXIT_FAIL)
 
 
 def test_a_worker_tells_what_it_could_not_enter(
@@ -122,13 +122,13 @@ def test_a_worker_tells_what_it_could_not_enter(
 
 
 def ended_with(code: int) -> Ended | None:
-    said = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
     process = subprocess.Popen(
         [sys.executable, "-c", f"import sys; print('a line', file=sys.stderr); sys.exit({code})"],
-        stderr=said,
+        stderr=errors,
     )
     process.wait()
-    handle = executors._Process(process, said, strays.new())
+    handle = executors._Process(process, errors, strays.new())
     try:
         return Processes().ended(handle)
     finally:

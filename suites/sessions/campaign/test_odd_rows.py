@@ -142,9 +142,9 @@ def test_findings_are_told_beside_an_odd_row(tmp_path: Path, remembered: Remembe
     kept = settings(tmp_path)
     whole = driven(made, kept, InTurn(remembered))
     assert edited(Path(kept.database), "UPDATE units SET outcome = x'00' WHERE place = 0") == 1
-    told = driven(made, kept, InTurn(remembered))
-    assert told.totals.exit_code == EXIT_FAIL and came_to(whole)[4][0] == came_to(told)[4][0]
-    assert any("DELETE FROM units" in reason for reason in told.totals.reasons)
+    again = driven(made, kept, InTurn(remembered))
+    assert again.totals.exit_code == EXIT_FAIL and came_to(whole)[4][0] == came_to(again)[4][0]
+    assert any("DELETE FROM units" in reason for reason in again.totals.reasons)
 
 
 def test_an_odd_row_is_one_line_and_exit_code_4(
@@ -155,8 +155,10 @@ def test_an_odd_row_is_one_line_and_exit_code_4(
     assert edited(state, f"UPDATE units SET outcome = NULL WHERE {LAST}") == 1
     places = ["--database", str(state), "--traces", str(done / "traces"), "--workers", "0"]
     assert invoke(["campaign", str(done / "campaign.toml"), *places]) == EXIT_USAGE
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and "DELETE FROM units" in said.err
+    captured = capsys.readouterr()
+    assert (
+        captured.out == "" and captured.err.count("\n") == 1 and "DELETE FROM units" in captured.err
+    )
 
 
 def test_a_count_that_is_none_is_one_line(tmp_path: Path) -> None:

@@ -125,8 +125,8 @@ def test_tasks_and_the_driver_are_killed(
     first.communicate()
     second = started(tmp_path, cluster)
     out, _ = second.communicate(timeout=300)
-    told = json.loads(out)
+    summary = json.loads(out)
     monkeypatch.setattr(drivers, "POLL", 0.0)
     whole = driven(planned(TEXT, tmp_path), settings(tmp_path / "whole"), InTurn(Remembered()))
-    assert second.returncode == told["exit_code"] == whole.totals.exit_code == 1
-    assert told["digest"] == came_to(whole)[0] and told["done"] == told["units"]
+    assert second.returncode == summary["exit_code"] == whole.totals.exit_code == 1
+    assert summary["digest"] == came_to(whole)[0] and summary["done"] == summary["units"]

@@ -101,19 +101,19 @@ def test_a_machine_that_is_cut_off_loses_and_doubles_nothing(
     assert ip("link", "set", "cwtest-a", "down")
     time.sleep(4)
     assert ip("link", "set", "cwtest-a", "up")
-    said, _ = driver.communicate(timeout=300)
+    output, _ = driver.communicate(timeout=300)
     database.close()
-    told = json.loads(said)
+    summary = json.loads(output)
     assert [joined[name].wait(120) for name in MACHINES] == [0, 0]
     monkeypatch.setattr(drivers, "POLL", 0.0)
     whole = driven(planned(TEXT, tmp_path), settings(tmp_path / "whole"), InTurn(Remembered()))
-    assert driver.returncode == told["exit_code"] == whole.totals.exit_code == 1
-    assert told["digest"] == came_to(whole)[0] and told["done"] == told["units"]
+    assert driver.returncode == summary["exit_code"] == whole.totals.exit_code == 1
+    assert summary["digest"] == came_to(whole)[0] and summary["done"] == summary["units"]
     shares = [
         int(process.communicate()[0].split("this worker did ")[1].split()[0])
         for process in joined.values()
     ]
-    assert sum(shares) == told["units"] and min(shares) > 0
+    assert sum(shares) == summary["units"] and min(shares) > 0
 
 
 def _midway(database: Database, process: int) -> bool:

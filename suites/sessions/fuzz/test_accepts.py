@@ -102,7 +102,7 @@ def test_a_refusal_says_what_does_not_fit() -> None:
     full = group_of("full", 4, 0)
     other = group_of("full", 64, 0)
     window = group_of("sliding", 4, 8)
-    told = [
+    reasons = [
         STATES.refusal(Layout("a", groups), options)
         for groups, options in [
             ([full], {"max_model_len": 7}),
@@ -114,7 +114,7 @@ def test_a_refusal_says_what_does_not_fit() -> None:
             ([full], {"retention_interval": 4}),
         ]
     ]
-    assert told == [
+    assert reasons == [
         "",
         "sliding groups",
         "block size 7",

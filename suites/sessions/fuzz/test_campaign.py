@@ -250,7 +250,7 @@ def test_progress_is_told_without_a_terminal(
 ) -> None:
     monkeypatch.setattr("cachewitness.cli.status_line.StatusLine.EVERY", 0.0)
     assert invoke(["fuzz", "--operations", "300", "--seed", "1"]) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fuzz: ")]
-    assert len(told) > 1 and all(
-        "operations" in line and "a second" in line and "marks" in line for line in told
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fuzz: ")]
+    assert len(lines) > 1 and all(
+        "operations" in line and "a second" in line and "marks" in line for line in lines
     )

@@ -419,10 +419,10 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(
     searched = {}
     for words in ([], ["--full"], ["--level", "scheduler"]):
         assert invoke([*begun, *words]) == EXIT_UNKNOWN
-        said = json.loads(capsys.readouterr().out)
+        document = json.loads(capsys.readouterr().out)
         searched[" ".join(words)] = (
-            {one["configuration"] for one in said["covered"]},
-            {one["what"] for one in said["not_run"]},
+            {one["configuration"] for one in document["covered"]},
+            {one["what"] for one in document["not_run"]},
         )
     covered, left_out = searched[""]
     assert (
@@ -553,13 +553,13 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(
         return plain(*asked, **more)
 
     whole = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=1)
-    told = list[str]()
+    lines = list[str]()
     monkeypatch.setattr(exhaustive, "explore", dying)
-    again = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=2, on_died=told.append)
+    again = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=2, on_died=lines.append)
     assert again.complete and [one.states for one in again.covered] == [
         one.states for one in whole.covered
     ]
-    assert len(told) == 1 and "was ended by signal 9" in told[0]
+    assert len(lines) == 1 and "was ended by signal 9" in lines[0]
     monkeypatch.setattr(
         exhaustive, "explore", lambda *asked, **more: os.kill(os.getpid(), signal.SIGKILL)
     )

@@ -96,7 +96,7 @@ def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
     tells of it.
     """
     once = tmp_path / "once"
-    told = list[str]()
+    lines = list[str]()
 
     def killed(header: TraceHeader) -> None:
         if header.name == "fuzz-3-2" and not once.exists():
@@ -105,13 +105,13 @@ def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
 
     plan = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=3)
     whole, patched = (
-        Campaign(dying(die), plan, jobs=jobs, on_died=told.append)
+        Campaign(dying(die), plan, jobs=jobs, on_died=lines.append)
         for die, jobs in ((lambda _: None, 1), (killed, 2))
     )
     for one in (whole, patched):
         one.run(operations=OPERATIONS)
     assert outcome(patched) == outcome(whole)
-    assert once.exists() and len(told) == 1 and "signal 9" in told[0]
+    assert once.exists() and len(lines) == 1 and "signal 9" in lines[0]
 
 
 def test_an_engine_that_ends_its_process_never_passes() -> None:
@@ -176,9 +176,9 @@ def test_ctrl_c_leaves_no_process_and_tells_what_there_was(tmp_path: Path) -> No
         time.sleep(0.05)
     time.sleep(0.5)
     os.killpg(running.pid, signal.SIGINT)
-    said, _ = running.communicate(timeout=60)
+    output, _ = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert "stopped before its end" in said and "again: cachewitness fuzz" in said
+    assert "stopped before its end" in output and "again: cachewitness fuzz" in output
     while _left(running.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert _left(running.pid) == []

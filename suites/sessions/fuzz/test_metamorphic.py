@@ -309,13 +309,13 @@ def lives(shape: Shape, source: random.Random) -> list[list[Op]]:
     """Return the lives of three clients that share nothing; at manager level each comes again
     and goes on.
     """
-    told: list[list[Op]] = []
+    clients: list[list[Op]] = []
     for client in "abc":
         tokens = shape.unit * source.randint(1, 4) + source.choice((-1, 0, 1))
-        told.append(_life(f"{client}1", f"{client}:{tokens}", tokens))
+        clients.append(_life(f"{client}1", f"{client}:{tokens}", tokens))
         if shape.level == "manager":
-            told[-1] += _life(f"{client}2", f"{client}:{tokens} more{client}:3", tokens + 3)
-    return told
+            clients[-1] += _life(f"{client}2", f"{client}:{tokens} more{client}:3", tokens + 3)
+    return clients
 
 
 def _life(r: str, prompt: str, tokens: int) -> list[Op]:
@@ -324,8 +324,8 @@ def _life(r: str, prompt: str, tokens: int) -> list[Op]:
 
 def test_an_order_that_matters_is_a_difference() -> None:
     """Whether a client finds what it said depends on who else came in between."""
-    told = lives(HYBRID, random.Random(0))
-    orders = [interleaved(empty(HYBRID), told, order) for order in range(5)]
+    clients = lives(HYBRID, random.Random(0))
+    orders = [interleaved(empty(HYBRID), clients, order) for order in range(5)]
     assert all(order_does_not_matter(REFERENCE, orders[0], other) == [] for other in orders)
     assert any(order_does_not_matter(doctored(every_other), orders[0], other) for other in orders)
 
@@ -370,7 +370,7 @@ for policy in policies.names():
 def test_histories_do_not_depend_on_how_python_hashes_texts() -> None:
     """Two processes with other seeds of `hash` say the same of configurations of every policy."""
     every = fewer(1, 6)
-    said = [
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", _DIGEST, str(every)],
             env=os.environ | {"PYTHONHASHSEED": seed},
@@ -380,7 +380,7 @@ def test_histories_do_not_depend_on_how_python_hashes_texts() -> None:
         ).stdout.splitlines()
         for seed in ("1", "2")
     ]
-    assert said[0] == said[1] and len(said[0]) * every > 50
+    assert outputs[0] == outputs[1] and len(outputs[0]) * every > 50
 
 
 # --- retention ------------------------------------------------------------------------------------

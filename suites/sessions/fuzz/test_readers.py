@@ -31,9 +31,9 @@ edits = st.lists(
 def tried(reader: readers.Reader, content: bytes, folder: Path, *, further: bool) -> bool:
     """Hand an input to a reader; return whether it was taken."""
     began = time.process_time()
-    told = readers.verdict(reader, reader.before(content) if further else content, folder)
+    problem = readers.verdict(reader, reader.before(content) if further else content, folder)
     assert time.process_time() - began <= SLOWEST_S
-    return not told
+    return not problem
 
 
 @pytest.mark.parametrize("name", readers.READERS)

@@ -141,9 +141,9 @@ def test_command_prints_rows_and_ends_with_0(capsys: pytest.CaptureFixture[str])
     code = invoke(
         ["mutants", "--mutant", "block-leaked", "--tensor-seconds", "0", "--jobs", "1", "--json"]
     )
-    said = json.loads(capsys.readouterr().out)
-    (row,) = said["rows"]
-    assert code == 0 and said["survivors"] == []
+    document = json.loads(capsys.readouterr().out)
+    (row,) = document["rows"]
+    assert code == 0 and document["survivors"] == []
     assert (row["mutant"], row["killed"], row["group"]) == ("block-leaked", True, "H")
     assert "ownership" in row["detectors"]["invariants"] and row["detectors"]["score"] == "not run"
 
@@ -215,8 +215,8 @@ def test_every_seed_must_kill(
     assert invoke([*asked, "2"]) == 0
     assert "under each of 2 seeds" in capsys.readouterr().out
     assert invoke([*asked, "3"]) == 1
-    said = capsys.readouterr().out
-    assert "SURVIVED: block-leaked, under seed 2" in said and "2/3" in said
+    output = capsys.readouterr().out
+    assert "SURVIVED: block-leaked, under seed 2" in output and "2/3" in output
 
 
 def test_command_ends_with_5_if_a_fault_could_not_be_hunted(
@@ -250,13 +250,13 @@ def test_a_fault_that_ends_the_process_of_its_hunt_was_not_hunted(
         "2",
     ]
     code = invoke(["mutants", *asked])
-    said = capsys.readouterr().out
-    assert code == 5 and "1 of 1 faults killed" in said
-    assert "not run: block-leaked: a process of the run was ended by signal 9" in said
+    output = capsys.readouterr().out
+    assert code == 5 and "1 of 1 faults killed" in output
+    assert "not run: block-leaked: a process of the run was ended by signal 9" in output
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--mutant", "block-leakd"], "did you mean 'block-leaked'?"),
         (["--policy", "furios"], "did you mean 'furiosa'?"),
@@ -267,11 +267,11 @@ def test_a_fault_that_ends_the_process_of_its_hunt_was_not_hunted(
     ],
 )
 def test_bad_names_are_refused_in_a_line(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke(["mutants", *argv]) == 4
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1
 
 
 def test_page_lists_every_fault_and_no_other() -> None:

@@ -13,6 +13,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.report.baseline import Baseline, load
 from cachewitness.report.reuse import ReuseRow
+from cachewitness.sessions.run import last_failed
 from cachewitness.sessions.run.suites import Suite
 
 RUN = ["run", "--layout", "full", "--suite", "invariants"]
@@ -33,8 +34,18 @@ def test_the_same_engine_restores_as_much(
     earlier: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke([*RUN, "--baseline", str(earlier)]) == 0
-    said = capsys.readouterr().out
-    assert "on the same traces of 1 configuration of suites" in said
+    output = capsys.readouterr().out
+    assert "on the same traces of 1 configuration of suites" in output
+
+
+def test_what_failed_last_runs_first_and_is_compared_all_the_same(
+    earlier: Path, tmp_path: Path
+) -> None:
+    asked = [*RUN, "--quiet", "--report", str(tmp_path)]
+    assert invoke([*asked, *LESS, "--max-failures", "1"]) == 1
+    assert last_failed.load(tmp_path / "failures")
+    assert invoke(asked) == 0
+    assert load(tmp_path / "report.json", 0.0).rows == load(earlier, 0.0).rows
 
 
 def test_an_engine_that_restores_less_fails_by_how_much_and_where(
@@ -83,7 +94,7 @@ def test_the_report_has_a_row_for_each_configuration_whose_digest_is_of_its_trac
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "cannot be read"),
         ("[]", "Expected `object`"),
@@ -93,14 +104,14 @@ def test_the_report_has_a_row_for_each_configuration_whose_digest_is_of_its_trac
     ],
 )
 def test_what_is_no_report_is_refused_in_a_line(
-    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "report.json"
     if content is not None:
         path.write_text(content)
     assert invoke([*RUN, "--baseline", str(path)]) == 4
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1
 
 
 def test_a_report_of_which_no_configuration_restored_anything_is_refused(

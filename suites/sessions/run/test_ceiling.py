@@ -96,9 +96,9 @@ def test_the_scenarios_of_a_run_end_with_it() -> None:
 def shortened(to: int) -> EngineSpec:
     def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         engine: Engine = parse("reference").open(header)
-        told = engine.describe()
-        told = replace(told, rules=replace(told.rules, max_prompt=to))
-        engine.describe = lambda: told  # type: ignore[method-assign]
+        own = engine.describe()
+        own = replace(own, rules=replace(own.rules, max_prompt=to))
+        engine.describe = lambda: own  # type: ignore[method-assign]
         return engine
 
     kind = EngineKind("short", "a reference", ("manager",), opened, replays=False)

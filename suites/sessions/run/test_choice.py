@@ -118,8 +118,8 @@ def test_a_folder_remembers_what_failed_until_it_passes(
 
     assert run("reference", "--last-failed") == 0
     failures = Path(".cachewitness", "failures")
-    said = f"nothing in {failures} says that a trace failed; every trace is run"
-    assert said in capsys.readouterr().err and not failures.exists()
+    line = f"nothing in {failures} says that a trace failed; every trace is run"
+    assert line in capsys.readouterr().err and not failures.exists()
     assert run(FAULTY) == 1
     failed = last_failed.load(failures)
     assert len(failed) > 2

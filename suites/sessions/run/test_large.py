@@ -123,8 +123,8 @@ def test_a_page_is_reused_when_it_is_taken_with_nothing_in_it() -> None:
 
 
 def test_near_misses_of_an_adapter_differ_in_case_in_one_letter_and_behind_a_beginning() -> None:
-    said = SentPrompt("a:2", adapter="tuned")
-    found = {near_miss(Seeded(seed), said, [], "x").adapter for seed in range(200)}
+    sent = SentPrompt("a:2", adapter="tuned")
+    found = {near_miss(Seeded(seed), sent, [], "x").adapter for seed in range(200)}
     assert {"tuned-b", "tune", "TUNED", "tunee", ""} <= found
     assert all(
         any(near.lower().startswith(name[:-1]) for name in ADAPTERS) for near in NEAR_ADAPTERS

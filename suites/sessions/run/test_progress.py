@@ -33,61 +33,67 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_the_time_left_follows_the_pace_and_the_clock(clock: list[float]) -> None:
     """Two counted suites, 100 traces and 300; then two that take 20 seconds each."""
-    told = RunProgress({"a": 100, "b": 300, "c": None, "d": None}, {"c", "d"}, 20.0)
-    told.enter("a")
-    assert told.left is None
-    told.begun, clock[0] = 50, 5.0
-    assert told.left == pytest.approx(350 * 0.1 + 40)
-    told.begun, clock[0] = 100, 10.0
-    told.enter("b")
-    told.begun, clock[0] = 100, 30.0
-    assert told.left == pytest.approx(200 * 0.15 + 40)
-    told.enter("c")
+    progress = RunProgress({"a": 100, "b": 300, "c": None, "d": None}, {"c", "d"}, 20.0)
+    progress.enter("a")
+    assert progress.left is None
+    progress.begun, clock[0] = 50, 5.0
+    assert progress.left == pytest.approx(350 * 0.1 + 40)
+    progress.begun, clock[0] = 100, 10.0
+    progress.enter("b")
+    progress.begun, clock[0] = 100, 30.0
+    assert progress.left == pytest.approx(200 * 0.15 + 40)
+    progress.enter("c")
     clock[0] = 45.0
-    assert (told.number, told.suites, told.of, told.left) == (3, 4, None, pytest.approx(25))
-    told.enter("d")
+    assert (progress.number, progress.suites, progress.of, progress.left) == (
+        3,
+        4,
+        None,
+        pytest.approx(25),
+    )
+    progress.enter("d")
     clock[0] = 99.0
-    assert told.left == 0
+    assert progress.left == 0
 
 
 def test_nobody_guesses_at_a_suite_whose_traces_are_not_known(clock: list[float]) -> None:
-    told = RunProgress({"a": 1, "b": None}, set(), 0.0)
-    told.enter("a")
-    told.begun, clock[0] = 1, 1.0
-    assert told.left is None
+    progress = RunProgress({"a": 1, "b": None}, set(), 0.0)
+    progress.enter("a")
+    progress.begun, clock[0] = 1, 1.0
+    assert progress.left is None
 
 
 def test_a_run_tells_every_trace_of_the_number_that_it_runs() -> None:
     """The number is worked out beforehand, and is the one that ran."""
-    told: list[tuple[str, int, int | None]] = []
+    calls: list[tuple[str, int, int | None]] = []
     chosen = [
         Configuration(load("full"), {}),
         Configuration(load("full-mamba"), {"retention_interval": 0}),
     ]
     runner = Runner(
-        parse("reference"), chosen, on_trace=lambda at: told.append((at.suite, at.begun, at.of))
+        parse("reference"), chosen, on_trace=lambda at: calls.append((at.suite, at.begun, at.of))
     )
     report = runner.run([suite for suite in SUITES if suite.name in ("invariants", "random")])
     ran = {suite.name: suite.traces for suite in report.suites}
-    assert told == [(name, begun, of) for name, of in ran.items() for begun in range(1, of + 1)]
+    assert calls == [(name, begun, of) for name, of in ran.items() for begun in range(1, of + 1)]
 
 
 def test_a_line_says_which_suite_of_how_many(clock: list[float]) -> None:
-    told = RunProgress({"suite": 999, "differential-scheduler": 1999}, set(), 0.0)
-    told.enter("suite")
-    told.enter("differential-scheduler")
-    told.begun = 1234
+    progress = RunProgress({"suite": 999, "differential-scheduler": 1999}, set(), 0.0)
+    progress.enter("suite")
+    progress.enter("differential-scheduler")
+    progress.begun = 1234
     assert (
-        _progress_text(told) == "2/2 differential-scheduler: 1,234 of 1,999 traces, about 0 s left"
+        _progress_text(progress)
+        == "2/2 differential-scheduler: 1,234 of 1,999 traces, about 0 s left"
     )
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [(0.2, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (-3, "0 s")],
 )
-def test_durations_are_told_in_a_unit_that_fits(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_durations_are_told_in_a_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_a_terminal_gets_one_line_that_is_no_wider(
@@ -107,13 +113,13 @@ def test_a_terminal_that_is_too_narrow_gets_whole_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    said = []
+    lines = []
     for columns in range(8, 22):
         monkeypatch.setenv("COLUMNS", str(columns))
         StatusLine(at_once=True).tell(lambda: "fuzz: 4 traces, 7 s")
-        said.append(capsys.readouterr().err.removeprefix("\r\x1b[K"))
-        assert len(said[-1]) < columns
-    assert [*dict.fromkeys(said)] == [
+        lines.append(capsys.readouterr().err.removeprefix("\r\x1b[K"))
+        assert len(lines[-1]) < columns
+    assert [*dict.fromkeys(lines)] == [
         "fuzz: …",
         "fuzz: 4 …",
         "fuzz: 4 traces, …",

@@ -128,7 +128,7 @@ def dying(die: Callable[[TraceHeader], None]) -> EngineSpec:
 
 def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
     """`kill -9`: what it was at is run again, one line tells of it, and the report is the same."""
-    told = list[str]()
+    lines = list[str]()
     once = tmp_path / "once"
 
     def killed(header: TraceHeader) -> None:
@@ -138,9 +138,9 @@ def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
 
     name = next(iter(SHORT[0].traces(LAYOUTS[0], "manager", 0))).header.name
     whole = Runner(dying(lambda _: None), LAYOUTS).run(SHORT[:1])
-    patched = Runner(dying(killed), LAYOUTS, jobs=2, on_died=told.append).run(SHORT[:1])
+    patched = Runner(dying(killed), LAYOUTS, jobs=2, on_died=lines.append).run(SHORT[:1])
     assert outcome(patched) == outcome(whole)
-    assert once.exists() and len(told) == 1 and "signal 9" in told[0]
+    assert once.exists() and len(lines) == 1 and "signal 9" in lines[0]
 
 
 def test_an_engine_that_ends_its_process_never_passes() -> None:

@@ -58,8 +58,8 @@ def test_a_rule_without_its_events_says_which() -> None:
     """Over several histories, the events that came in none of them."""
     whole = f"{ONE}hit r1 0 |\n{STEP}"
     one, other = (driving.check(parse(text)).tallies for text in (ONE + STEP, whole))
-    told = {tally.checker: idle(tally) for tally in merge_tallies([*one, *other])}
-    assert told["commit-order"] == "had nothing to judge: it looks at `publish`, and none came"
+    reasons = {tally.checker: idle(tally) for tally in merge_tallies([*one, *other])}
+    assert reasons["commit-order"] == "had nothing to judge: it looks at `publish`, and none came"
     assert "`hit`" in idle(next(tally for tally in one if tally.checker == "commit-order"))
 
 

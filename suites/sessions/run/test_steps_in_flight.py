@@ -221,10 +221,10 @@ def test_who_is_gone_leaves_no_keys_of_what_it_computed_from_others_content(
         -1
     ] == ("s", 64)
     assert [(finding.anomaly, finding.r) for finding in result.findings] == [("stale-hit", "r")]
-    told = (
+    sentence = (
         "r ended, or was preempted, while that step was in flight; it was carried out all the same"
     )
-    assert (told in result.findings[0].sentence) == (gone is not None)
+    assert (sentence in result.findings[0].sentence) == (gone is not None)
     assert [(finding.anomaly, finding.r) for finding in check(result.history).findings] == [
         ("stale-hit", "r")
     ]

@@ -53,7 +53,7 @@ FINDINGS: dict[str, dict[str, Any]] = {
     "full-window-written-over": {"kv_unified": False},
 }
 """What was found in xllamacpp 2026.10.11549, and one thing with which it passes."""
-TOLD = ("window-one-short", "window-one-short-in-a-file")
+LOGGED = ("window-one-short", "window-one-short-in-a-file")
 """Those whose checkpoint the log says to begin behind the window; of the others it says that it
 begins at 0."""
 SERVERS = """
@@ -97,12 +97,12 @@ def streamed(*parts: Any, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{lines}".encode()
 
 
-def heard(said: bytes) -> Answer:
+def heard(reply: bytes) -> Answer:
     """Return what is made of the bytes that a server answers. Raises ServerFailed if that is no
     answer.
     """
     over = Event()
-    with answering(said) as address:
+    with answering(reply) as address:
         completion = Completion(address, ASKED, caching=True, heard=over.set)
         completion.send()
         while not completion.over:
@@ -119,7 +119,7 @@ def test_an_answer_has_its_tokens_their_logprobs_and_what_was_restored() -> None
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reply",
     [
         streamed(PARTS[0], PARTS[2] | {"truncated": True}),
         streamed(PARTS[0], {"error": {"code": 500, "message": "Context size has been exceeded."}}),
@@ -129,15 +129,15 @@ def test_an_answer_has_its_tokens_their_logprobs_and_what_was_restored() -> None
         ),
     ],
 )
-def test_a_request_for_which_there_is_no_room_is_refused(said: bytes) -> None:
+def test_a_request_for_which_there_is_no_room_is_refused(reply: bytes) -> None:
     """Whether the server says so at once, on the way, or ends early; the harness asks whether it
     had room alone.
     """
-    assert heard(said).ended == "refused"
+    assert heard(reply).ended == "refused"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("reply", "message"),
     [
         (streamed(*PARTS[:2]), "the server ends it after 2 tokens"),
         (streamed(PARTS[0], "{"), "its answer cannot be read"),
@@ -151,10 +151,10 @@ def test_a_request_for_which_there_is_no_room_is_refused(said: bytes) -> None:
         (b"HTTP/1.1 500 Oh\r\nConnection: close\r\n\r\n[]", "its answer cannot be read"),
     ],
 )
-def test_whatever_else_a_server_says_is_its_failure(said: bytes, told: str) -> None:
+def test_whatever_else_a_server_says_is_its_failure(reply: bytes, message: str) -> None:
     """Never an answer, and no error of the harness."""
-    with pytest.raises(ServerFailed, match=told):
-        heard(said)
+    with pytest.raises(ServerFailed, match=message):
+        heard(reply)
 
 
 def test_who_goes_away_has_what_had_come() -> None:
@@ -201,7 +201,7 @@ def test_slots_share_the_context_or_have_as_much_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"retention_interval": 0},
@@ -214,24 +214,24 @@ def test_slots_share_the_context_or_have_as_much_each() -> None:
     ],
 )
 def test_options_of_a_trace_that_do_not_fit_are_one_line(
-    options: dict[str, Any], told: str
+    options: dict[str, Any], message: str
 ) -> None:
     """Under the names that llama.cpp's command line gives them."""
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         settings_of(header(**options), "on")
 
 
 @pytest.mark.parametrize(
-    ("named", "told"),
+    ("named", "message"),
     [
         ("model=gpt", "model is one of"),
         ("caching=maybe", "caching is one of on, off, alone, not 'maybe'"),
         ("models=nowhere", "ci/stage_llama_cpp.sh makes them"),
     ],
 )
-def test_an_engine_that_cannot_be_opened_says_why(named: str, told: str) -> None:
+def test_an_engine_that_cannot_be_opened_says_why(named: str, message: str) -> None:
     """Before anything is imported."""
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         parse(f"llama-cpp:{named}").open(header())
 
 
@@ -297,8 +297,8 @@ def test_a_finding_is_found_again_and_only_with_the_cache(name: str, model: str)
     assert [finding.anomaly for finding in findings if finding.checker == "answers"] == [
         "answer-differs"
     ]
-    told = ["window-hole"] if name in TOLD else []
-    assert [finding.anomaly for finding in findings if finding.checker == "resumes"] == told
+    expected = ["window-hole"] if name in LOGGED else []
+    assert [finding.anomaly for finding in findings if finding.checker == "resumes"] == expected
     assert runs(trace, engine(f"model={model},caching=off")).findings == []
 
 

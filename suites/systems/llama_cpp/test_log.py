@@ -55,7 +55,7 @@ def followed(text: str = LOG) -> dict[str, list[Resumed]]:
 
 def anomalies(text: str) -> list[str]:
     """Return what is found in a history of these requests and of what the log says of them."""
-    told = followed(text)
+    states = followed(text)
     header = Header(
         engine="llama-cpp",
         level="answers",
@@ -67,12 +67,12 @@ def anomalies(text: str) -> list[str]:
     def events() -> Iterator[Event]:
         for r, prompt in {"a": A, "x": [90] * 66, "b": B}.items():
             yield Submitted(r=r, tokens=prompt, generate=1)
-            yield from told[r]
+            yield from states[r]
             yield Answer(
                 r=r,
                 tokens=[5],
                 logprobs=[-0.5],
-                restored=max((one.at for one in told[r]), default=0),
+                restored=max((one.at for one in states[r]), default=0),
             )
 
     return [
@@ -245,7 +245,7 @@ def test_of_prompts_alike_in_three_decimals_the_better_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resume", "restored", "said"),
+    ("resume", "restored", "sentence"),
     [
         (Resumed(r="b", at=64, of="a", taken=75), 64, ""),
         (
@@ -270,7 +270,7 @@ def test_of_prompts_alike_in_three_decimals_the_better_is_found() -> None:
     ],
 )
 def test_a_state_is_of_tokens_that_somebody_computed(
-    resume: Resumed, restored: int, said: str
+    resume: Resumed, restored: int, sentence: str
 ) -> None:
     """Nobody has a state of more tokens than a request has with its answer, nor one of itself
     when it is first admitted.
@@ -289,12 +289,12 @@ def test_a_state_is_of_tokens_that_somebody_computed(
         fresh("answers"),
     )
     found = [one for one in judged.findings if one.checker == "resumes"]
-    assert [one.anomaly for one in found] == (["fabricated-snapshot"] if said else [])
-    assert all(said in one.sentence for one in found)
+    assert [one.anomaly for one in found] == (["fabricated-snapshot"] if sentence else [])
+    assert all(sentence in one.sentence for one in found)
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "message"),
     [
         ([Answer(r="a", tokens=[5], restored=8)], "no `resume` of it came"),
         (
@@ -310,7 +310,7 @@ def test_a_state_is_of_tokens_that_somebody_computed(
         ),
     ],
 )
-def test_what_is_told_fits_the_answer(events: list[Event], said: str) -> None:
+def test_what_is_told_fits_the_answer(events: list[Event], message: str) -> None:
     """An engine that tells what it goes on from does so for each answer that restored something."""
     rules = Rules(answering=Answering("float32", 256, resumes="recurrent"))
     header = Header(engine="e", level="answers", pools=[], groups=[], rules=rules)
@@ -318,7 +318,7 @@ def test_what_is_told_fits_the_answer(events: list[Event], said: str) -> None:
     sense.note(Submitted(r="a", tokens=A, generate=1))
     for event in events[:-1]:
         sense.note(event)
-    with pytest.raises(MalformedHistory, match=re.escape(said)):
+    with pytest.raises(MalformedHistory, match=re.escape(message)):
         sense.note(events[-1])
 
 

@@ -175,7 +175,7 @@ class TestInstalled:
     ) -> None:
         """The operation in whose middle it raised is named."""
 
-        def gone(*told: object) -> None:
+        def gone(*arguments: object) -> None:
             raise ConnectionError("the server is gone")
 
         monkeypatch.setattr(f"lmcache.v1.multiprocess.modules.{module}.{call}", gone)

@@ -167,10 +167,10 @@ def test_a_server_that_answers_from_a_wrong_prefix_under_load_fails() -> None:
         assert not runs(without_company(traces[0]), spec).findings
 
 
-def told(change: dict[str, Any]) -> Any:
+def with_cached(change: dict[str, Any]) -> Any:
     """Return what replaces the number of cached tokens in an answer's usage."""
 
-    def said(part: dict[str, Any], number: int) -> dict[str, Any]:
+    def rewrite(part: dict[str, Any], number: int) -> dict[str, Any]:
         details = part.get("usage", {}).get("prompt_tokens_details")
         if details:
             details["cached_tokens"] = change["cached"](
@@ -178,7 +178,7 @@ def told(change: dict[str, Any]) -> Any:
             )
         return part
 
-    return said
+    return rewrite
 
 
 NOT_COLD: dict[str, tuple[dict[str, Any], str]] = {
@@ -186,37 +186,37 @@ NOT_COLD: dict[str, tuple[dict[str, Any], str]] = {
     "no count": ({"counts": False}, "does not say how many tokens it restored"),
     "no cache": ({"caching": False}, "restores nothing of 17 tokens"),
     "always 0": (
-        {"said": told({"cached": lambda n, number, prompt: 0})},
+        {"rewrite": with_cached({"cached": lambda n, number, prompt: 0})},
         "restores nothing of 17 tokens",
     ),
     "always all": (
-        {"said": told({"cached": lambda n, number, prompt: prompt})},
+        {"rewrite": with_cached({"cached": lambda n, number, prompt: prompt})},
         "restored 17 tokens of a prompt that nobody",
     ),
     "more than there is": (
-        {"said": told({"cached": lambda n, number, prompt: 99})},
+        {"rewrite": with_cached({"cached": lambda n, number, prompt: 99})},
         "restored 99 tokens of a prompt of 32",
     ),
     "grows under a new salt": (
-        {"said": told({"cached": lambda n, number, prompt: max(n, number - 3)})},
+        {"rewrite": with_cached({"cached": lambda n, number, prompt: max(n, number - 3)})},
         "cannot be asked without",
     ),
 }
 
 
-@pytest.mark.parametrize(("server", "told"), NOT_COLD.values(), ids=NOT_COLD.keys())
-def test_a_server_that_proves_nothing_is_refused(server: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("server", "message"), NOT_COLD.values(), ids=NOT_COLD.keys())
+def test_a_server_that_proves_nothing_is_refused(server: dict[str, Any], message: str) -> None:
     """Before the first trace, in one line."""
     with Double(**server).serving() as double:
-        assert told in refusal(spec_of(double))
+        assert message in refusal(spec_of(double))
 
 
 def test_several_servers_behind_one_address_are_told_with_the_way_to_name_one() -> None:
     """Each alone passes: it is the address that is no engine."""
     with gateway([Double(), Double()]) as url:
-        told = refusal(parse(f"openai-server:url={url}"))
-        assert "several servers seem to answer at this address" in told
-        assert "name one of them by its own address, url=URL" in told
+        message = refusal(parse(f"openai-server:url={url}"))
+        assert "several servers seem to answer at this address" in message
+        assert "name one of them by its own address, url=URL" in message
 
 
 def test_a_gateway_in_front_of_one_server_is_no_several_servers() -> None:
@@ -227,24 +227,24 @@ def test_a_gateway_in_front_of_one_server_is_no_several_servers() -> None:
 @pytest.mark.parametrize("salts", [True, False])
 def test_a_gateway_that_answers_from_memory_is_refused_in_one_line(salts: bool) -> None:
     with gateway([Double(salts=salts)], remembers=True) as url:
-        told = refusal(parse(f"openai-server:url={url}"))
-        assert "does nobody in front of it answer from memory?" in told
+        message = refusal(parse(f"openai-server:url={url}"))
+        assert "does nobody in front of it answer from memory?" in message
 
 
 def test_a_block_that_is_too_small_is_said() -> None:
     """With what would be restored of a longer prompt."""
     with Double().serving() as double:
-        told = refusal(spec_of(double, block="2"))
+        message = refusal(spec_of(double, block="2"))
         assert (
             "nothing of 5 tokens, and 16 of 17: its blocks are larger than 2 tokens; say how large,"
-            " block=N" in told
+            " block=N" in message
         )
 
 
 def test_a_count_that_ends_after_the_proof_has_checked_nothing() -> None:
     """Right answers alone do not show that anything was restored: exit code 5."""
     with Double(
-        said=told({"cached": lambda n, number, prompt: n if number < 10 else 0})
+        rewrite=with_cached({"cached": lambda n, number, prompt: n if number < 10 else 0})
     ).serving() as double:
         assert whole_run(spec_of(double), "replays").exit_code == 5
 

@@ -208,28 +208,30 @@ FAILING: dict[str, tuple[Fault, str]] = {
 }
 
 
-def told_by(report: Report) -> list[str]:
+def lines_of(report: Report) -> list[str]:
     found = [failure.finding.sentence for failure in report.failures]
     return [*found, *report.bad_events]
 
 
-@pytest.mark.parametrize(("fault", "told"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_what_cannot_be_read_is_one_line_and_exit_code_4(fault: Fault, told: str) -> None:
+@pytest.mark.parametrize(("fault", "message"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_what_cannot_be_read_is_one_line_and_exit_code_4(fault: Fault, message: str) -> None:
     """The other trace runs all the same, and the key is never said."""
     with Double(meets=meets(fault)).serving() as double:
         report = run(spec_of(double))
     assert report.exit_code == 4 and report.suites[0].traces == 2 and len(report.bad_events) == 2
-    assert all(told in line and "\n" not in line and KEY not in line for line in report.bad_events)
+    assert all(
+        message in line and "\n" not in line and KEY not in line for line in report.bad_events
+    )
 
 
-@pytest.mark.parametrize(("fault", "told"), FAILING.values(), ids=FAILING.keys())
-def test_a_server_that_fails_is_a_finding(fault: Fault, told: str) -> None:
+@pytest.mark.parametrize(("fault", "message"), FAILING.values(), ids=FAILING.keys())
+def test_a_server_that_fails_is_a_finding(fault: Fault, message: str) -> None:
     """However it fails, and the other trace runs."""
     with Double(meets=meets(fault)).serving() as double:
         report = run(spec_of(double))
     assert report.exit_code == 1 and report.suites[0].traces == 2
     assert {failure.finding.anomaly for failure in report.failures} == {"engine-crashed"}
-    assert all(told in line and KEY not in line for line in told_by(report))
+    assert all(message in line and KEY not in line for line in lines_of(report))
 
 
 PASSING: dict[str, Fault] = {
@@ -276,7 +278,8 @@ def test_a_server_that_is_away_again_and_again_has_died() -> None:
         "engine-crashed"
     ]
     assert re.search(
-        r"answers 502: bad gateway; it was away \d+ times, and is asked no more", told_by(report)[0]
+        r"answers 502: bad gateway; it was away \d+ times, and is asked no more",
+        lines_of(report)[0],
     )
 
 
@@ -317,9 +320,9 @@ def test_a_server_that_is_busy_for_a_moment_is_asked_anew_what_it_must_prove(num
 def test_a_server_that_is_always_busy_is_one_line() -> None:
     """Every second question is turned away, before the first trace."""
     turned = sent(429, b"", Retry_After="0")
-    told = "turned questions away in each of 3 attempts; ask it when it is less busy"
+    message = "turned questions away in each of 3 attempts; ask it when it is less busy"
     busy = Double(meets=lambda handler, number: number % 2 > 0 and not turned(handler))
-    with busy.serving() as double, pytest.raises(UsageError, match=told):
+    with busy.serving() as double, pytest.raises(UsageError, match=message):
         run(spec_of(double))
 
 
@@ -329,7 +332,7 @@ def test_who_was_asked_twice_may_find_what_the_first_sending_left() -> None:
     for again in (True, False):
         asked = Submit(r="a", prompt="", tokens=[1] * 9, generate=2)
         sending = request.Request(address, asked, b"", lambda: None, model="toy", cold="salts")
-        sending.said.restored = 8
+        sending.partial.restored = 8
         sending.again = int(again)
         if again:
             assert sending.answer().restored == -1
@@ -352,7 +355,7 @@ def test_a_count_of_nothing_may_be_left_out() -> None:
     """The server counts where there is something to count, so where it does not there is
     nothing.
     """
-    with Double(said=without_zero).serving() as double:
+    with Double(rewrite=without_zero).serving() as double:
         report = run(spec_of(double))
     assert report.exit_code == 0 and report.suites[0].activity.hits > 0
 
@@ -365,7 +368,7 @@ def test_a_server_that_cuts_prompts_is_one_line() -> None:
             part["usage"]["prompt_tokens"] = min(part["usage"]["prompt_tokens"], 2 * BLOCK)
         return part
 
-    with Double(said=cut_off).serving() as double:
+    with Double(rewrite=cut_off).serving() as double:
         report = run(spec_of(double))
     assert report.exit_code == 4 and "counts 16 tokens of a prompt of " in report.bad_events[0]
 
@@ -379,7 +382,7 @@ def half_a_letter(part: dict[str, Any], number: int) -> bytes:
 
 def test_half_letters_comments_and_spaces_are_lawful() -> None:
     """Texts are not read; what counts are the ids."""
-    with Double(said=half_a_letter).serving() as double:
+    with Double(rewrite=half_a_letter).serving() as double:
         assert run(spec_of(double)).exit_code == 0
 
 
@@ -471,16 +474,16 @@ AT_FIRST: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "told"), AT_FIRST.values(), ids=AT_FIRST.keys())
+@pytest.mark.parametrize(("fault", "message"), AT_FIRST.values(), ids=AT_FIRST.keys())
 def test_what_goes_wrong_before_the_first_trace_is_one_line(
-    fault: Fault, told: str, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 4."""
     monkeypatch.setattr("cachewitness.systems.openai_server.cold_requests.ASKED_S", 1.0)
     with Double(meets=meets(fault, 0)).serving() as double, pytest.raises(UsageError) as refused:
         run(spec_of(double))
     assert (
-        told in str(refused.value)
+        message in str(refused.value)
         and "\n" not in str(refused.value)
         and KEY not in str(refused.value)
     )

@@ -150,7 +150,7 @@ def test_findings_are_stored_as_traces_of_a_layout_that_the_engine_takes(name: s
 
 
 @pytest.mark.parametrize(
-    ("layout", "model", "told"),
+    ("layout", "model", "message"),
     [
         (Layout("full", [GroupSpec("full", 32)]), "", "layout full does not fit"),
         (
@@ -165,7 +165,7 @@ def test_findings_are_stored_as_traces_of_a_layout_that_the_engine_takes(name: s
     ],
 )
 def test_what_does_not_fit_is_one_line(
-    layout: Layout, model: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, model: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is imported."""
     (tmp_path / "qwen3-next").mkdir()
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_one_line(
     monkeypatch.setenv(MODELS, str(tmp_path))
     monkeypatch.setitem(sys.modules, "cachewitness.systems.openvino_genai.pipeline", None)
     header = Trace(write(configurations()[0].shape("answers"), "idle", 0).header, []).header
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         parse(f"openvino-genai:{model}").open(msgspec.structs.replace(header, layout=layout))
 
 
@@ -190,7 +190,7 @@ def test_without_the_package_it_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"dynamic_split_fuse": "off"},
@@ -219,11 +219,11 @@ def test_without_the_package_it_says_what_to_install(
     ],
 )
 def test_an_option_of_a_trace_that_does_not_fit_is_one_line(
-    options: dict[str, Any], told: str
+    options: dict[str, Any], message: str
 ) -> None:
     """Values that nothing is documented of are refused, and what would do nothing."""
     header = write(configurations()[0].shape("answers"), "idle", 0).header
-    with pytest.raises(UsageError, match=told) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         settings_of(msgspec.structs.replace(header, options=options))
     assert "\n" not in str(refused.value)
 

@@ -56,12 +56,12 @@ def test_a_real_pipeline_derives_what_the_reference_does(
 def test_pools_that_grow_begin_with_room_for_the_first_request(prompt: int) -> None:
     """As many blocks as our formula says: twice the prompt, or all that the request may become."""
     model = str(Path(os.environ[MODELS]) / SIZED[0])
-    told = capacity.asked(
+    measured = capacity.asked(
         model, {"enable_prefix_caching": True, "cache_interval_multiplier": 8}, prompt=prompt
     )
     tokens = initial_tokens(prompt, 2)
     kv, la = (target_blocks([(tokens, 1)], size) for size in (32, 256))
-    assert (told["bytes"], told["states"]) == (kv * KV + la * LA, la)
+    assert (measured["bytes"], measured["states"]) == (kv * KV + la * LA, la)
 
 
 class Pools:
@@ -121,7 +121,7 @@ def test_a_pool_that_leaves_out_a_started_interval_is_found(
 
 
 @pytest.mark.parametrize(
-    ("printed", "told"),
+    ("printed", "message"),
     [
         ("sys.exit(3)", "ended with 3"),
         ("os.kill(os.getpid(), 11)", "ended with -11"),
@@ -131,7 +131,7 @@ def test_a_pool_that_leaves_out_a_started_interval_is_found(
     ],
 )
 def test_a_pipeline_that_dies_or_hangs_is_one_line(
-    printed: str, told: str, monkeypatch: pytest.MonkeyPatch
+    printed: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever it does, who asks goes on."""
     run = subprocess.run
@@ -142,6 +142,6 @@ def test_a_pipeline_that_dies_or_hangs_is_one_line(
         )
 
     monkeypatch.setattr(subprocess, "run", instead)
-    with pytest.raises(RuntimeError, match=told) as raised:
+    with pytest.raises(RuntimeError, match=message) as raised:
         capacity.asked("model", {"num_kv_blocks": 1})
     assert "\n" not in str(raised.value)

@@ -78,13 +78,14 @@ def test_every_configuration_is_told_every_story_once_and_begins_with_another(pl
     is the exact replays.
     """
     (stories,) = [suite for suite in OF_ANSWERS if suite.spread]
-    told = [
+    orders = [
         [t.header.name for t in stories.traces_of(SMALL, 0, place, places)]
         for place in range(places)
     ]
-    assert all(sorted(names) == sorted(STORIES) for names in told)
+    assert all(sorted(names) == sorted(STORIES) for names in orders)
     assert (
-        len({names[0] for names in told}) == min(places, len(STORIES)) and told[0][0] == "replays"
+        len({names[0] for names in orders}) == min(places, len(STORIES))
+        and orders[0][0] == "replays"
     )
 
 
@@ -128,8 +129,8 @@ def test_a_seeded_fault_is_found_as_announced_and_shrinks(fault) -> None:
     """The suites find it; the smallest trace has ten operations at most, and passes without the
     fault.
     """
-    told = ",resumes=told" if fault.checker == "resumes" else ""
-    report = run(f"sample:mutant={fault.name}{told}", configurations()[1], fail_fast=True)
+    option = ",resumes=told" if fault.checker == "resumes" else ""
+    report = run(f"sample:mutant={fault.name}{option}", configurations()[1], fail_fast=True)
     assert report.exit_code == 1
     failure = report.failures[0]
     assert (failure.finding.anomaly, failure.finding.checker) == (fault.anomaly, fault.checker)
@@ -221,14 +222,14 @@ def test_a_story_can_be_stored_and_replayed_alike(story: str, tmp_path) -> None:
     stored.save(one.history, tmp_path / "h.jsonl")
     again = check(validate.load(tmp_path / "h.jsonl")[0])
     assert (
-        list(map(said, one.findings))
-        == list(map(said, other.findings))
-        == list(map(said, again.findings))
+        list(map(key_of, one.findings))
+        == list(map(key_of, other.findings))
+        == list(map(key_of, again.findings))
         != []
     )
 
 
-def said(finding: Finding) -> tuple[str, str, int]:
+def key_of(finding: Finding) -> tuple[str, str, int]:
     return finding.anomaly, finding.sentence, finding.seq
 
 
@@ -236,9 +237,9 @@ class WrongWhenDeep(sample.SampleEngine):
     """Answers wrongly where more than twelve blocks are restored."""
 
     def apply(self, op: Op) -> list[Event]:
-        return [self._said(event) for event in super().apply(op)]
+        return [self._altered(event) for event in super().apply(op)]
 
-    def _said(self, event: Event) -> Event:
+    def _altered(self, event: Event) -> Event:
         assert isinstance(event, Answer)
         if event.restored <= 12 * self.server.block:
             return event
@@ -275,10 +276,10 @@ def test_conversations_continue_from_what_the_engine_said() -> None:
         event.r: event for event in result.history.events if isinstance(event, history.Answer)
     }
     first = asked["a0"].tokens
-    said = answers["a0"].tokens
+    answer = answers["a0"].tokens
     assert (
-        asked["a1"].tokens[: len(first) + len(said)] == first + said
-        and len(said) == asked["a0"].generate
+        asked["a1"].tokens[: len(first) + len(answer)] == first + answer
+        and len(answer) == asked["a0"].generate
     )
 
 
@@ -309,6 +310,6 @@ def test_restored_tokens_are_compared_with_a_control_and_prompts_asked_again_are
         if suite.name == "answers" and row.control == "attention-only"
     ]
     assert row.tokens >= row.own > 0
-    assert f"{row.tokens:,} tokens restored where the engine itself restores" in row.told
+    assert f"{row.tokens:,} tokens restored where the engine itself restores" in row.line
     (tally,) = [tally for tally in report.tallies() if tally.checker == "answers"]
     assert tally.measured[0].repeats > tally.measured[0].repeats_restored > 0

@@ -81,8 +81,8 @@ def test_scenarios_and_random_traces_are_clean_and_are_hit(configuration: Config
     """Everything on every configuration; a cache that never hits would be clean too."""
     shape = configuration.shape("manager")
     activity = Activity()
-    told = [scenario.trace(shape) for scenario in SCENARIOS if scenario.applies(shape)]
-    for trace in [*filter(takes, told), *random_traces(configuration)]:
+    scenarios = [scenario.trace(shape) for scenario in SCENARIOS if scenario.applies(shape)]
+    for trace in [*filter(takes, scenarios), *random_traces(configuration)]:
         result = ran(trace)
         assert unlisted(result) == [], trace.header.name
         activity.add(result.activity)
@@ -237,7 +237,7 @@ def test_a_release_that_the_stand_ins_were_not_written_for_is_named(
 
 
 @pytest.mark.parametrize(
-    ("groups", "options", "said"),
+    ("groups", "options", "message"),
     [
         ([GroupSpec("recurrent", 8)], {}, "one group of full attention"),
         (
@@ -253,9 +253,9 @@ def test_a_release_that_the_stand_ins_were_not_written_for_is_named(
     ],
 )
 def test_what_sglang_has_not_is_refused(
-    groups: list[GroupSpec], options: dict[str, object], said: str
+    groups: list[GroupSpec], options: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read(_header(*groups, **options))
 
 

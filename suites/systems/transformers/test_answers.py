@@ -221,7 +221,7 @@ def test_another_salt_restores_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "layout", "told"),
+    ("options", "layout", "message"),
     [
         ("model=gpt", None, "model is one of"),
         ("caching=maybe", None, "caching is on or off"),
@@ -234,22 +234,22 @@ def test_another_salt_restores_nothing() -> None:
         ("", Layout("r", [GroupSpec("recurrent", 16)]), "layout r does not fit"),
     ],
 )
-def test_what_does_not_fit_is_one_line(options: str, layout: Layout | None, told: str) -> None:
+def test_what_does_not_fit_is_one_line(options: str, layout: Layout | None, message: str) -> None:
     """Before anything is imported."""
     header = replace(GROWN.header, **({"layout": layout} if layout else {}))
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         parse(f"transformers:{options}").open(header)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [({"drafts": 2}, "not drafts"), ({"record": 2}, "record is true or false, not 2")],
 )
 def test_an_option_of_a_trace_that_it_does_not_take_is_refused(
-    options: dict[str, object], told: str
+    options: dict[str, object], message: str
 ) -> None:
     """Nothing that was asked for is left out in silence."""
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         parse("transformers").open(replace(GROWN.header, options=options))
 
 

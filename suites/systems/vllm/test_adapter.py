@@ -87,9 +87,11 @@ def test_vllm_s_own_refusal_becomes_one_line(error: type[Exception]) -> None:
 def test_a_missing_vllm_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The light way first: sources and the packages that they need; then the whole of it."""
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(EngineMissing, match=r"need not be.*source=PATH.*pip install vllm") as told:
+    with pytest.raises(
+        EngineMissing, match=r"need not be.*source=PATH.*pip install vllm"
+    ) as missing:
         load()
-    *packages, clone, doctor = told.value.mend.split(" && ")
+    *packages, clone, doctor = missing.value.mend.split(" && ")
     assert [command.split()[:2] for command in packages] == [["pip", "install"]] * 2
     assert Path(packages[1].split()[-1]).is_file(), "the list of packages is there"
     assert clone.startswith("git clone --depth 1 --branch v0.33.0 ")
@@ -102,9 +104,9 @@ def test_a_missing_package_of_vllm_is_named(tmp_path: Path) -> None:
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("import no_such_package_of_vllm\n")
     listed = r"no_such_package_of_vllm.*ci/vllm_requirements\.txt"
-    with pytest.raises(EngineMissing, match=listed) as told:
+    with pytest.raises(EngineMissing, match=listed) as missing:
         load(str(tmp_path))
-    assert "git clone" not in told.value.mend and " --no-deps -r " in told.value.mend
+    assert "git clone" not in missing.value.mend and " --no-deps -r " in missing.value.mend
 
 
 def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def without_resets_of_the_memory(trace: Trace) -> Trace:
     )
 
 
-def told_for_another(finding: Finding, connector: str) -> bool:
+def reported_for_another(finding: Finding, connector: str) -> bool:
     """Whether a finding is what vLLM 0.33 is known to tell routers of blocks that left a window
     (docs/systems/vllm-notes.md).
     """
@@ -112,7 +112,7 @@ def test_a_clean_release_passes_and_its_memory_is_hit(
         result = drive(
             trace, parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header)
         )
-        findings = [one for one in result.findings if not told_for_another(one, connector)]
+        findings = [one for one in result.findings if not reported_for_another(one, connector)]
         assert [finding.sentence for finding in findings] == []
         activity.add(result.activity)
         media |= {event.medium for event in result.history.events if isinstance(event, KvStored)}

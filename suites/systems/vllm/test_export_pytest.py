@@ -47,8 +47,8 @@ def test_the_command_says_that_the_test_fails_too(
             str(output),
         ]
     )
-    said = " ".join(capsys.readouterr().out.split())
-    assert code == 1 and "fails here as the trace does" in said and output.exists(), said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert code == 1 and "fails here as the trace does" in printed and output.exists(), printed
 
 
 @pytest.mark.parametrize("name", ["eagle-chunk-off-the-grid", "a-salt-that-is-an-adapters-name"])

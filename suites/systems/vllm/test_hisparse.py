@@ -121,7 +121,7 @@ def test_groups_and_pools_are_those_that_vllm_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ({"layout": "full-swa"}, "HiSparse wants two groups of full attention"),
         ({"engine": "hisparse=often"}, "hisparse is"),
@@ -132,8 +132,8 @@ def test_groups_and_pools_are_those_that_vllm_sizes() -> None:
         ({"prefill_checkpoints": 1}, "'prefill_checkpoints': HiSparse is not driven with it"),
     ],
 )
-def test_what_is_not_driven_is_one_line(asked: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told) as refused:
+def test_what_is_not_driven_is_one_line(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
         header(**asked)
     assert "\n" not in str(refused.value)
 

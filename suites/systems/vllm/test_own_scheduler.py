@@ -68,8 +68,8 @@ def tell(layout: str, ops: list[Op], pages: int = 40, **options: Any) -> Result:
 
 def test_it_is_said_what_judges_a_scheduler_that_is_not_compared() -> None:
     header = vllm().open(TraceHeader("t", layouts.load("full"), 9, level="scheduler")).describe()
-    told = header.not_applicable["differential"]
-    assert "judged by the rules alone, in the suites scheduler and scheduler-random" in told
+    reason = header.not_applicable["differential"]
+    assert "judged by the rules alone, in the suites scheduler and scheduler-random" in reason
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,13 @@ def test_a_session_goes_on_with_the_blocks_that_it_has_and_without_the_last_toke
     result = tell([FIRST, *[Step()] * 4, Extend("a", "u:20", 2), *[Step()] * 4, Finish("a")])
     assert result.findings == []
     assert chunks(result) == [(0, 30), (30, 31), (31, 32), (32, 52), (52, 53)]
-    said = [
+    events = [
         event
         for event in result.history.events
         if isinstance(event, Paused | Extended | Hit | Finished)
     ]
-    assert [type(event) for event in said] == [Hit, Paused, Extended, Paused, Finished]
-    assert isinstance(said[2], Extended) and (said[2].keep, len(said[2].tokens)) == (32, 20)
+    assert [type(event) for event in events] == [Hit, Paused, Extended, Paused, Finished]
+    assert isinstance(events[2], Extended) and (events[2].keep, len(events[2].tokens)) == (32, 20)
 
 
 def test_input_that_comes_while_an_answer_goes_on_waits_for_its_end() -> None:

@@ -40,9 +40,9 @@ class Compared(WorkerTables):
 
     def update(self, output: Any) -> dict[str, int]:
         """Tell both; they start everybody at the same position and make the same copies."""
-        told = super().update(output)
+        remembered = super().update(output)
         starts = self.real.update(output)
-        assert told == starts
+        assert remembered == starts
         assert sorted(map(repr, self.copies)) == sorted(map(repr, self.real.copies))
         self.copied += len(self.copies)
         return starts

@@ -64,15 +64,17 @@ def test_a_column_that_the_engine_has_cleared_is_not_used_and_one_that_it_did_no
 
 
 @pytest.mark.parametrize(
-    "told",
+    "output",
     [output(further=("r",)), output(cached={"r": None}), output(new={}, cached={"r": [[1]]})],
     ids=["nothing", "no row", "half"],
 )
-def test_a_request_that_computes_and_was_never_brought_is_the_scheduler_s_fault(told: Any) -> None:
+def test_a_request_that_computes_and_was_never_brought_is_the_scheduler_s_fault(
+    output: Any,
+) -> None:
     with pytest.raises(
         EngineFailure, match="had r compute, of which its scheduler had not told the worker"
     ):
-        WorkerTables().update(told)
+        WorkerTables().update(output)
 
 
 def test_a_table_fills_its_row_and_one_that_is_longer_is_the_scheduler_s_fault() -> None:

@@ -150,7 +150,7 @@ def test_steps_that_a_graph_replays_equal_steps_without_one() -> None:
     conv = eager.kernels.conv
     eager.kernels.conv = lambda *given: conv(*given)  # a function of Python, which no graph replays
     for first in (0, 3):
-        said = []
+        logits = []
         for hand in (captured, eager):
             texts = [hand.tokens(48, first + i) for i in range(3)]
             tables = [hand.deal(48) for _ in range(3)]
@@ -160,12 +160,12 @@ def test_steps_that_a_graph_replays_equal_steps_without_one() -> None:
                 [Chunk([text[stop + n]], stop + n, t) for text, stop, t in spans] for n in range(25)
             ]
             kernels = hand.kernels
-            said.append(
+            logits.append(
                 torch.cat(
                     [step(hand.pools, s, hand.gpu, pad_rows=4, kernels=kernels) for s in steps]
                 )
             )  # type: ignore[attr-defined]
-        assert torch.equal(*said) and not said[0].isnan().any()
+        assert torch.equal(*logits) and not logits[0].isnan().any()
     graphs = captured.kernels.graphs
     assert graphs is not None and graphs.replayed > 25 and eager.kernels.graphs is None
 
@@ -234,7 +234,9 @@ def test_answers_on_the_gpu_are_those_on_the_cpu(kernels: str, tmp_path: Path) -
         ToyService(folder, pages=600, dtype="float64", device=d, kernels=k)
         for d, k in (("cpu", "torch"), ("cuda", kernels))
     ]
-    said = [[tokens(service.answer(asks(max_tokens=40))) for _ in range(2)] for service in services]
-    assert said[0] == said[1]
+    answers = [
+        [tokens(service.answer(asks(max_tokens=40))) for _ in range(2)] for service in services
+    ]
+    assert answers[0] == answers[1]
     if kernels == "triton":
         assert services[1].engine.tensors.kernels.graphs.replayed > 0  # type: ignore[union-attr]

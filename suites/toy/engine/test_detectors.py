@@ -83,10 +83,10 @@ def test_fault_of_the_device_fails_the_engine_and_names_the_layer(
         "--fail-fast",
     ]
     assert invoke(["run", *arguments]) == 1
-    told = " ".join(capsys.readouterr().out.split())
-    assert "silent-divergence" in told and "HARNESS FAILS" not in told
-    assert "the first that is wrong is the convolution's state after 16 tokens" in told
-    assert "that layer 0 (linear_attention, group 0) read (block 0), which is off by" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "silent-divergence" in output and "HARNESS FAILS" not in output
+    assert "the first that is wrong is the convolution's state after 16 tokens" in output
+    assert "that layer 0 (linear_attention, group 0) read (block 0), which is off by" in output
 
 
 def test_read_that_the_ledger_wrongly_calls_wrong_is_a_failure_of_the_harness() -> None:

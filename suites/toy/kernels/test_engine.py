@@ -46,10 +46,12 @@ def test_answers_are_those_of_plain_kernels(tmp_path: Path) -> None:
     from cachewitness.toy.service import ToyService
 
     folder = random_checkpoint(tmp_path, layers=WITHOUT_MAMBA)
-    said = []
+    answers = []
     for kernels in ("triton", "torch"):
         service = ToyService(folder, pages=600, dtype="float64", kernels=kernels)
-        said.append(tokens(service.answer(asks(max_tokens=2, ends=("the cat ran",)))))
-        said.append(tokens(again := service.answer(asks(max_tokens=2, ends=("the", "on on on")))))
+        answers.append(tokens(service.answer(asks(max_tokens=2, ends=("the cat ran",)))))
+        answers.append(
+            tokens(again := service.answer(asks(max_tokens=2, ends=("the", "on on on"))))
+        )
         assert all(answer.restored["recurrent"] >= 64 for answer in again)
-    assert said[:2] == said[2:]
+    assert answers[:2] == answers[2:]

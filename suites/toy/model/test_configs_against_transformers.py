@@ -114,7 +114,7 @@ def no_gradients() -> Iterator[None]:
         yield
 
 
-def said(path: Path) -> Counter[tuple[Any, ...]]:
+def shapes_read(path: Path) -> Counter[tuple[Any, ...]]:
     """Return what the reader says that the layers keep, as the shapes of transformers' cache,
     and how many layers do.
     """
@@ -137,7 +137,7 @@ def said(path: Path) -> Counter[tuple[Any, ...]]:
 
 
 def kept(config: PretrainedConfig, latent: bool) -> Counter[tuple[Any, ...]]:
-    """Return what a model keeps after a pass over some tokens, layer by layer, as `said` does."""
+    """Return what a model keeps after a pass over some tokens, layer by layer, as `shapes_read`."""
     model = AutoModel.from_config(config).eval()
     output = model(torch.arange(TOKENS)[None] % COMMON["vocab_size"], use_cache=True)
     # Models without attention have another name for it.
@@ -173,7 +173,7 @@ def test_a_model_keeps_what_the_reader_says_of_its_configuration(
     config = AutoConfig.for_model(model_type, **BUILT[model_type])
     config.save_pretrained(tmp_path)
     family = FAMILIES[model_type]
-    assert said(tmp_path / "config.json") == kept(config, family.latent)
+    assert shapes_read(tmp_path / "config.json") == kept(config, family.latent)
 
 
 def test_every_family_is_built() -> None:

@@ -39,10 +39,10 @@ def test_definition_and_kernels_say_the_same(layers: tuple[str, ...], turned: fl
     config = model(*layers, partial_rotary_factor=turned)
     w = strong_weights(config)
     x = tokens(2, 40, config)
-    said = compute(x.tolist(), w, config)
+    defined = compute(x.tolist(), w, config)
     assert (
-        said.logits.dtype == torch.float64
-        and far(said.logits, dense.forward(x, w, config)) <= WITHIN
+        defined.logits.dtype == torch.float64
+        and far(defined.logits, dense.forward(x, w, config)) <= WITHIN
     )
 
 
@@ -66,20 +66,20 @@ def test_definition_and_pages_keep_the_same(length: int) -> None:
     text = hand.tokens(length)
     tables = hand.deal(length)
     step(hand.pools, [Chunk(text, 0, tables)], hand.weights, watch=watch)
-    said = compute([text], hand.weights, hand.config)
+    defined = compute([text], hand.weights, hand.config)
     states = by_layer(hand.pools, states_of(hand.pools, tables, length))
     assert {layer for layer, _ in states} == {0, 2}
     for (layer, part), ours in states.items():
-        assert far(ours, said.kept[layer][part][0]) <= WITHIN
+        assert far(ours, defined.kept[layer][part][0]) <= WITHIN
     for layer in (1, 3):
         read = watch.read(layer, 0)
         for part, ours in read.parts.items():
             assert (
                 read.positions is not None
-                and far(ours, said.kept[layer][part][0, read.positions]) <= WITHIN
+                and far(ours, defined.kept[layer][part][0, read.positions]) <= WITHIN
             )
     for layer in range(4):
-        assert far(watch.output(layer, 0), said.outputs[layer][0]) <= WITHIN
+        assert far(watch.output(layer, 0), defined.outputs[layer][0]) <= WITHIN
 
 
 def test_definition_imports_no_kernel() -> None:

@@ -62,26 +62,26 @@ class Comparison(NamedTuple):
 
 def compare(answer: Answer, cold: Cold) -> Comparison:
     """Compare an answer, from the cold one's `start` on, with the cold one."""
-    said = answer.tokens[cold.start :]
+    actual = answer.tokens[cold.start :]
     right = cold.tokens
     probable = bool(answer.logprobs and cold.logprobs)
     largest = 0.0
-    if said and right and bool(answer.logprobs) != bool(cold.logprobs):
+    if actual and right and bool(answer.logprobs) != bool(cold.logprobs):
         return Comparison("number", cold.start, largest, 0)
-    for index in range(max(len(said), len(right))):
+    for index in range(max(len(actual), len(right))):
         at = cold.start + index
-        if index >= min(len(said), len(right)):
+        if index >= min(len(actual), len(right)):
             return Comparison("length", at, largest, index)
         off = _difference(answer.logprobs[at], cold.logprobs[index]) if probable else 0.0
         if not isfinite(off):
             return Comparison("number", at, largest, index + 1)
         largest = max(largest, off)
-        if said[index] != right[index]:
+        if actual[index] != right[index]:
             tie = probable and off <= cold.tolerance and _even(answer.logprobs[at], cold.tolerance)
             return Comparison("near-tie" if tie else "token", at, largest, index + 1)
         if off > cold.tolerance:
             return Comparison("logprob", at, largest, index + 1)
-    return Comparison("", cold.start + len(said), largest, len(said))
+    return Comparison("", cold.start + len(actual), largest, len(actual))
 
 
 def _even(logprob: float | None, tolerance: float) -> bool:
@@ -96,9 +96,9 @@ def is_number(logprob: float | None) -> TypeGuard[float]:
     return logprob is not None and isfinite(logprob)
 
 
-def _difference(said: float | None, right: float | None) -> float:
+def _difference(actual: float | None, right: float | None) -> float:
     """Return by how much two logprobs differ: infinity if only one of them is a number."""
-    numbers = [*filter(is_number, (said, right))]
+    numbers = [*filter(is_number, (actual, right))]
     if len(numbers) < 2:
         return float("inf") if numbers else 0.0
     return abs(numbers[0] - numbers[1])
@@ -119,7 +119,7 @@ class AnswersAgree(Checker):
         super().__init__()
         self._requests: dict[str, Submitted] = {}
         self._answers: dict[str, Answer] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._excused: set[str] = set()
         """Requests that are given up alone as well: the pool has no room for them."""
         self._unlike = False
@@ -225,9 +225,9 @@ class AnswersAgree(Checker):
         self.measured = merge_measured(
             [*self.measured, _measured(event, compared, restored, wrong)]
         )
-        if not wrong or event.r in self._told:
+        if not wrong or event.r in self._reported:
             return None
-        self._told.add(event.r)
+        self._reported.add(event.r)
         return [self._differs(answer, event, compared)]
 
     def on_finish(self, ledger: Ledger, event: Finished) -> Found:
@@ -307,14 +307,14 @@ class AnswersAgree(Checker):
 
     def _foreign(self, answer: Answer, reach: int, whose: str) -> Finding:
         asked = self._requests[answer.r]
-        said = (
+        overlap = (
             f"begins like {whose} for {count(reach, 'token')}"
             if reach
             else "begins like no request of its identity"
         )
         sentence = (
-            f"Let {answer.r} ask with a prompt of {count(len(asked.tokens), 'token')}, which {said}"
-            " and like none for more. However the engine restores"
+            f"Let {answer.r} ask with a prompt of {count(len(asked.tokens), 'token')}, which"
+            f" {overlap} and like none for more. However the engine restores"
             f" {count(answer.restored, 'token')} of it, which nobody of its identity computed: a"
             " contradiction."
         )

@@ -73,7 +73,7 @@ class Circles:
     def _round(
         self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]
     ) -> tuple[str, str, str] | None:
-        live = [request for request in ledger.requests.values() if request.live]
+        live = ledger.requests.live.values()
         drafts = ledger.header.rules.drafts * IN_FLIGHT
         tokens = [max(len(request.tokens), self._furthest.get(request.r, 0)) for request in live]
         if self._again <= ROUNDS * (sum(tokens) + drafts * len(live)):

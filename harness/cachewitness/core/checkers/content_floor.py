@@ -301,7 +301,7 @@ class ContentFloor(Checker):
             self._forget((lying.group, lying.node))
         self._taken.clear()
         self._let_go.clear()
-        self._older = {r for r, request in ledger.requests.items() if request.live}
+        self._older = set(ledger.requests.live)
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Owe nothing at prefixes that stand for others now; forget requests that are over."""

@@ -177,10 +177,10 @@ class _Case:
         record = self.record
         if record is None or record.group != self.group.id or not self._holds(record):
             return ""
-        told = difference(
+        detail = difference(
             self.ledger.trie, record, self.nodes, self.start, self.stop, self.request.r
         )
-        return f", whose {told}" if told else ""
+        return f", whose {detail}" if detail else ""
 
     def _place(self) -> str:
         if self.page < 0:

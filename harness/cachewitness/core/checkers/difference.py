@@ -42,8 +42,8 @@ def difference(
         newer = [span.start for span in spans[covering[-1] + 1 :] if span.start > at]
         span = spans[covering[-1]]
         upto = min([span.stop, stop, *newer])
-        if told := _parted(trie, trie.ancestor(span.node, upto), nodes[upto], upto, draft):
-            return told
+        if detail := _parted(trie, trie.ancestor(span.node, upto), nodes[upto], upto, draft):
+            return detail
         at = upto
     return ""
 

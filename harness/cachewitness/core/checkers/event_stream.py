@@ -208,10 +208,10 @@ def _differ(field: str, one: Meaning, other: Meaning) -> bool:
     """Whether two events say different things; a salt or images that one does not name are left
     open.
     """
-    said = getattr(one, field)
-    again = getattr(other, field)
-    silent = field in ("salt", "media") and not (said and again)
-    return said != again and not silent
+    first = getattr(one, field)
+    second = getattr(other, field)
+    silent = field in ("salt", "media") and not (first and second)
+    return first != second and not silent
 
 
 def _meanings(event: KvStored) -> Iterator[tuple[str, Meaning]]:
@@ -237,19 +237,19 @@ def misshapen(event: KvStored, *, gaps: bool) -> str:
     size = event.block_size
     tokens = len(event.tokens)
     hashes = len(event.hashes)
-    told = f"it has {hashes} {'hash' if hashes == 1 else 'hashes'} for"
+    phrase = f"it has {hashes} {'hash' if hashes == 1 else 'hashes'} for"
     if (
         size < 1
         or tokens % size
         or hashes * size > tokens
         or (event.media and len(event.media) != hashes)
     ):
-        return f"{told} {count(tokens, 'token')} in blocks of {size}"
+        return f"{phrase} {count(tokens, 'token')} in blocks of {size}"
     if len(set(event.hashes)) < hashes:
         return "it has the same hash twice"
     if gaps or (hashes and hashes * size == tokens):
         return ""
-    return f"{told} {count(tokens // size, 'block')}, and does not say of which"
+    return f"{phrase} {count(tokens // size, 'block')}, and does not say of which"
 
 
 def shown(name: str) -> str:

@@ -318,7 +318,9 @@ def _victim_is_held(one: Ended, r: str) -> Finding:
 def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str) -> Finding:
     record = ledger.records[one.pool][other]
     use = last_use(record)
-    uses = f"page {other} was last {use.told}, page {one.key.page} {one.last_use.told}"
+    uses = (
+        f"page {other} was last {use.description}, page {one.key.page} {one.last_use.description}"
+    )
     waiting = waiting_for(ledger, record) if eviction.order == "lru" else ""
     looked_up = (
         f"; {waiting}, which waits, begins with what page {other} keeps, and a look-up that gets no"

@@ -185,27 +185,27 @@ def unjudged(tallies: list[Tally]) -> list[str]:
     """Say which rules that apply had nothing to judge, or had not once what a declaration of the
     engine leaves to be judged.
     """
-    told = denied(tallies)
+    lines = denied(tallies)
     for tally in tallies:
         if tally.not_applicable or tally.unjudged:
             continue
         if not tally.opportunities:
-            told.append(f"checker {tally.checker} {idle(tally)}")
-        told += [
+            lines.append(f"checker {tally.checker} {idle(tally)}")
+        lines += [
             f"checker {tally.checker} could not judge once, as the engine declares {declaration}:"
             f" with less it could have, {tally.excused[declaration]:,} times"
             for declaration, judged in tally.bounds.items()
             if not judged and declaration in tally.excused
         ]
-    return told
+    return lines
 
 
 def denials(tallies: list[Tally]) -> str:
     """Name in one line the rules that apply, and that the engine declares not applicable; empty
     if there is none.
     """
-    told = [f"{tally.rule} ({tally.denied})" for tally in tallies if tally.denied]
-    return f"not judged at all, as the engine declares: {', '.join(told)}" if told else ""
+    rules = [f"{tally.rule} ({tally.denied})" for tally in tallies if tally.denied]
+    return f"not judged at all, as the engine declares: {', '.join(rules)}" if rules else ""
 
 
 def reused(tallies: list[Tally]) -> str:
@@ -237,12 +237,12 @@ def excused(tallies: list[Tally]) -> str:
     """Say in one line what the engine's declarations kept from being judged, and how often each;
     empty if they kept nothing.
     """
-    told = [
+    counts = [
         f"{tally.checker} {count:,} times by {declaration} (judged {tally.opportunities:,} times)"
         for tally in tallies
         for declaration, count in sorted(tally.excused.items())
     ]
-    return f"not judged, as the engine declares: {', '.join(told)}" if told else ""
+    return f"not judged, as the engine declares: {', '.join(counts)}" if counts else ""
 
 
 def merge_tallies(tallies: list[Tally]) -> list[Tally]:

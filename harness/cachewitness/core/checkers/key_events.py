@@ -24,7 +24,13 @@ from cachewitness.core.attention_span import first_needed, has_window
 from cachewitness.core.checkers.event_stream import FALSE, EventStream, Problem, misshapen
 from cachewitness.core.checkers.finding import LEFT_WINDOW, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.router_view import ANYWHERE, Meant, RouterView, Untold, UntoldKeys
+from cachewitness.core.checkers.router_view import (
+    ANYWHERE,
+    Meant,
+    RouterView,
+    UnreportedKey,
+    UnreportedKeys,
+)
 from cachewitness.core.checkers.wording import count, with_detail
 from cachewitness.core.events import (
     Group,
@@ -62,7 +68,7 @@ class KeyEventsTrue(Checker):
         self._windows: list[Group] = []
         self._view = RouterView()
         self._tiers = EventStream()
-        self._untold = UntoldKeys()
+        self._unreported = UnreportedKeys()
         self._perhaps: set[tuple[int, int]] = set()
         """(group, prefix) of which a page is taken for untold that perhaps never lost its key."""
         self._misled = False
@@ -100,7 +106,7 @@ class KeyEventsTrue(Checker):
         node = request.node_of(event.length)
         if node != UNKNOWN and event.group in self._groups:
             self._view.touch(event.group, node)
-            self._untold.add(event.group, request, event.length)
+            self._unreported.add(event.group, request, event.length)
             self._perhaps.discard((event.group, node))
         return None
 
@@ -131,11 +137,16 @@ class KeyEventsTrue(Checker):
             yield _finding_of(event, "malformed-key-event", _stored(event), problem)
         if group == NO_GROUP or event.block_size < 1:
             return
-        if self._rules.again and all(self._is_told(ledger, group, name) for name in event.hashes):
+        if self._rules.again and all(
+            self._is_reported(ledger, group, name) for name in event.hashes
+        ):
             wrong = next(
                 filter(
                     None,
-                    map(partial(self._told_again, ledger, group, event), range(len(event.hashes))),
+                    map(
+                        partial(self._reported_again, ledger, group, event),
+                        range(len(event.hashes)),
+                    ),
                 ),
                 "",
             )
@@ -151,12 +162,12 @@ class KeyEventsTrue(Checker):
         """
         behind = self._view.prefix(event.parent)
         start = ledger.trie.depth[behind] if behind >= 0 else 0
-        meanings = self._untold.take(group, event, behind, start, self._view)
+        meanings = self._unreported.take(group, event, behind, start, self._view)
         for place, name in enumerate(event.hashes):
             meant = next(meanings, Meant([]))
             again = self._rules.again and not meant.keys and self._view.pages(group, name)
             wrong = (
-                self._told_again(ledger, group, event, place)
+                self._reported_again(ledger, group, event, place)
                 if again
                 else self._store(group, event, place, name, meant)
             )
@@ -164,13 +175,13 @@ class KeyEventsTrue(Checker):
                 return wrong
         return ""
 
-    def _is_told(self, ledger: Ledger, group: int, name: str) -> bool:
+    def _is_reported(self, ledger: Ledger, group: int, name: str) -> bool:
         """Whether routers know of a page that has the prefix of a name, and no page with it is
         still unreported.
         """
         pages = self._view.pages(group, name)
         node = self._view.prefix(name)
-        if not pages or node < 0 or not self._untold.has(group, ledger.trie.depth[node], node):
+        if not pages or node < 0 or not self._unreported.has(group, ledger.trie.depth[node], node):
             return pages > 0
         return (group, node) in self._perhaps and pages >= len(
             ledger.keys.published[group].get(node, ())
@@ -195,22 +206,22 @@ class KeyEventsTrue(Checker):
                 if known
                 else keys[0].wrong_identity(event, place)
             )
-        if unclear or self._untold.was_forgotten(group):
+        if unclear or self._unreported.was_forgotten(group):
             self._view.store_unclear(name, group, [])
             return ""
-        other = self._untold.elsewhere(group, event)
+        other = self._unreported.elsewhere(group, event)
         return (
             "the key over these tokens is behind another prefix"
             if other
             else "no key that was not told is over them"
         )
 
-    def _told_again(self, ledger: Ledger, group: int, event: KvStored, place: int) -> str:
+    def _reported_again(self, ledger: Ledger, group: int, event: KvStored, place: int) -> str:
         """Return what is wrong with a block that was hit and reported before; it adds no page."""
         name = event.hashes[place]
         tokens = event.tokens[: (place + 1) * event.block_size]
         for key in list(ledger.keys.published[group].get(self._view.prefix(name), {}).values())[:1]:
-            known = Untold(ledger.requests[key.r], key.length, key.node)
+            known = UnreportedKey(ledger.requests[key.r], key.length, key.node)
             if not known.ends_with(tokens, self._view.prefix(event.parent)):
                 return f"{name!r} was told over other tokens, or behind another prefix"
             return known.wrong_identity(event, place)
@@ -254,7 +265,7 @@ class KeyEventsTrue(Checker):
         and begun on the same page.
         """
         for key in list(ledger.keys.published[group].get(node, {}).values())[:1]:
-            self._untold.add(group, ledger.requests[key.r], key.length)
+            self._unreported.add(group, ledger.requests[key.r], key.length)
             self._perhaps.add((group, node))
 
     def on_cleared(self, ledger: Ledger, event: KvCleared) -> Found:
@@ -266,7 +277,7 @@ class KeyEventsTrue(Checker):
         for group in self._groups if self._rules.again else ():
             for keys in ledger.keys.published[group].values():
                 key = next(iter(keys.values()))
-                self._untold.expect(group, ledger.requests[key.r], key.length, len(keys))
+                self._unreported.expect(group, ledger.requests[key.r], key.length, len(keys))
         return None
 
     def on_unreadable(self, ledger: Ledger, event: KvUnreadable) -> Iterator[Finding]:
@@ -310,17 +321,17 @@ class KeyEventsTrue(Checker):
         """
         return max((first_needed(group, computed) for group in self._windows), default=0)
 
-    def _group(self, said: int) -> int:
+    def _group(self, named: int) -> int:
         """Return the group that an event means, which may be unsaid where there is one alone."""
-        if said == NO_GROUP and len(self._groups) == 1:
+        if named == NO_GROUP and len(self._groups) == 1:
             return self._groups[0]
-        return said if said in self._groups else NO_GROUP
+        return named if named in self._groups else NO_GROUP
 
-    def _no_such_group(self, said: int) -> Iterator[str]:
-        if self._group(said) == NO_GROUP:
+    def _no_such_group(self, named: int) -> Iterator[str]:
+        if self._group(named) == NO_GROUP:
             groups = ", ".join(map(str, self._groups))
             yield (
-                f"it names {'no group' if said == NO_GROUP else f'group {said}'}, and the device"
+                f"it names {'no group' if named == NO_GROUP else f'group {named}'}, and the device"
                 f" has {groups}"
             )
 
@@ -372,29 +383,29 @@ class KeyEventsTrue(Checker):
         if not differences or self._misled:
             self._settle(ledger)
             return None
-        group, node, told, there = differences[0]
+        group, node, reported, there = differences[0]
         prefix = f"{count(ledger.trie.depth[node], 'token')}" if node >= 0 else "a forgotten prefix"
         more = f", and so of {len(differences) - 1} more" if len(differences) > 1 else ""
         sentence = (
             f"Let step {event.step} end. {count(there, 'page')} of group {group} can be hit as one"
-            f" prefix of {prefix}; however routers were told of {told}{more}: a contradiction."
+            f" prefix of {prefix}; however routers were told of {reported}{more}: a contradiction."
         )
         line = (
             f"{count(there, 'page')} of group {group} can be hit as a prefix of {prefix}; routers"
-            f" know {told}"
+            f" know {reported}"
         )
         return Finding(anomaly="lost-key-event", sentence=sentence, line=line, seq=event.seq)
 
     def _settle(self, ledger: Ledger) -> None:
         self._view.settle(ledger)
-        self._untold.clear()
+        self._unreported.clear()
         self._perhaps.clear()
         self._misled = False
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget prefixes whose nodes stand for others now."""
         self._view.forget(gone)
-        self._untold.forget(gone)
+        self._unreported.forget(gone)
 
 
 def _stored(event: KvStored) -> str:

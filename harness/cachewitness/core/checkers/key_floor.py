@@ -146,7 +146,7 @@ class KeysOwed(Checker):
         """Owe nothing of what was computed before the device's keys ended."""
         if isinstance(event, Version) or (event.ok and event.tier == "local"):
             self._let_go.clear()
-            self._older = {r for r, request in ledger.requests.items() if request.live}
+            self._older = set(ledger.requests.live)
         return None
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:

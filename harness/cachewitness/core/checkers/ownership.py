@@ -11,7 +11,7 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.victims import waiting_for
 from cachewitness.core.checkers.wording import all_named, named, page_list
-from cachewitness.core.checkers.wording import count as told
+from cachewitness.core.checkers.wording import count as quantity
 from cachewitness.core.events import (
     Aborted,
     Acquire,
@@ -51,7 +51,7 @@ class Ownership(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._ended: dict[str, int] = {}
-        self._told: dict[int, Counts] = {}
+        self._last_counts: dict[int, Counts] = {}
         """By pool: what the engine counted last; it stands until it counts again."""
         self._moved: set[int] = set()
         """Pools of which pages were taken or given back in the operation at hand."""
@@ -85,7 +85,7 @@ class Ownership(Checker):
         self._ended.pop(event.holder, None)
         self._note(event)
         self._expect_references(event)
-        if event.pool in self._told and event.pool not in self._moved:
+        if event.pool in self._last_counts and event.pool not in self._moved:
             self._expect_counts(event)
         records = ledger.records[event.pool]
         filling = _filling(ledger)
@@ -111,7 +111,7 @@ class Ownership(Checker):
         self._note(event)
         self._given_back[event.pool] = event
         self._expect_references(event)
-        if event.pool in self._told and event.pool not in self._moved:
+        if event.pool in self._last_counts and event.pool not in self._moved:
             self._expect_counts(event)
         records = ledger.records[event.pool]
         holder = event.holder
@@ -162,7 +162,7 @@ class Ownership(Checker):
         the operation is over.
         """
         self.opportunities += 1
-        self._told[event.pool] = event
+        self._last_counts[event.pool] = event
         self._counted[event.pool] += 1
         for page, count in event.refs:
             self._references[event.pool, page] = (count, event.step)
@@ -243,12 +243,12 @@ class Ownership(Checker):
         self._moved.add(pool)
 
         def judge(ledger: Ledger) -> Finding | None:
-            told = self._told[pool]
+            counts = self._last_counts[pool]
             held = ledger.holdings.held[pool]
             # A count of the step before is not stale yet: engines count once in a step, some of
             # them before they have moved its pages.
-            if told.step + 1 < event.step and told.held != held:
-                return _counts_no_more(told, held, event)
+            if counts.step + 1 < event.step and counts.held != held:
+                return _counts_no_more(counts, held, event)
             self._moved.discard(pool)
             return None
 
@@ -260,12 +260,12 @@ class Ownership(Checker):
         A page that is counted wrong says more than the totals of its pool, which it makes wrong
         too.
         """
-        said = {one.sentence: one for one in super().operation_over(ledger) or ()}
-        found = [one for one in said.values() if one.cause != _NOT_COUNTED]
+        by_sentence = {one.sentence: one for one in super().operation_over(ledger) or ()}
+        found = [one for one in by_sentence.values() if one.cause != _NOT_COUNTED]
         if any(_UNCHANGED in one.sentence for one in found):
             found = [one for one in found if _TOTALS not in one.sentence]
         for pool in self._moved:
-            del self._told[pool]
+            del self._last_counts[pool]
         self._moved.clear()
         return found
 
@@ -415,7 +415,7 @@ def _wrong_sum(event: Counts, total: int) -> Finding:
         f"Let pool {event.pool} have {total} pages. The engine, which reports {_counted(event)},"
         f" {what}: a contradiction."
     )
-    line = f"pool {event.pool} has {told(total, 'page')}; the engine counts {_counted(event)}"
+    line = f"pool {event.pool} has {quantity(total, 'page')}; the engine counts {_counted(event)}"
     return Finding(anomaly="double-free" if twice else "leak", sentence=sentence, line=line)
 
 
@@ -433,18 +433,18 @@ def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
     )
 
 
-def _counts_no_more(told: Counts, held: int, event: Acquire | Release) -> Finding:
+def _counts_no_more(counts: Counts, held: int, event: Acquire | Release) -> Finding:
     sentence = (
-        f"Let pool {told.pool}{_TOTALS} after step {event.step}: {held} pages held. The"
-        f" engine counted it last in step {told.step}, as {_counted(told)}, and what it counts"
+        f"Let pool {counts.pool}{_TOTALS} after step {event.step}: {held} pages held. The"
+        f" engine counted it last in step {counts.step}, as {_counted(counts)}, and what it counts"
         " stands until it counts again: a contradiction."
     )
     line = (
-        f"pool {told.pool} has {held} held pages after step {event.step}; the engine counted"
-        f" {told.held} in step {told.step}"
+        f"pool {counts.pool} has {held} held pages after step {event.step}; the engine counted"
+        f" {counts.held} in step {counts.step}"
     )
     return Finding(
-        anomaly="leak" if told.held > held else "double-free",
+        anomaly="leak" if counts.held > held else "double-free",
         sentence=sentence,
         line=line,
         seq=event.seq,
@@ -455,12 +455,12 @@ def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Fi
     names = ", ".join(holders) or "nobody"
     sentence = (
         f"Let page {page} be held by {names} after step {step}, which makes"
-        f" {told(sum(holders.values()), 'reference')}; however the engine counts"
-        f" {told(count, 'reference')}: a contradiction."
+        f" {quantity(sum(holders.values()), 'reference')}; however the engine counts"
+        f" {quantity(count, 'reference')}: a contradiction."
     )
     line = (
-        f"page {page} has {told(sum(holders.values()), 'reference')} after step {step}; the engine"
-        f" counts {count}"
+        f"page {page} has {quantity(sum(holders.values()), 'reference')} after step {step}; the"
+        f" engine counts {count}"
     )
     return Finding(
         anomaly="leak" if count > sum(holders.values()) else "double-free",
@@ -476,14 +476,14 @@ def _not_counted(
     anomaly = "leak" if count > sum(holders.values()) else "reference-count"
     sentence = (
         f"Let page {page} be held by {names} after step {event.step}, which makes"
-        f" {told(sum(holders.values()), 'reference')}; however the engine counted"
-        f" {told(count, 'reference')} in step {counted}{_UNCHANGED}: a contradiction."
+        f" {quantity(sum(holders.values()), 'reference')}; however the engine counted"
+        f" {quantity(count, 'reference')} in step {counted}{_UNCHANGED}: a contradiction."
     )
     by = event.holder
     r = by if by in holders else next(iter(holders), by)
     line = (
-        f"page {page} has {told(sum(holders.values()), 'reference')}, the last change by {by}; the"
-        f" engine counts {count}"
+        f"page {page} has {quantity(sum(holders.values()), 'reference')}, the last change by {by};"
+        f" the engine counts {count}"
     )
     return Finding(anomaly=anomaly, r=r, sentence=sentence, line=line, seq=event.seq)
 

@@ -24,11 +24,13 @@ class Generous:
         self.limit = rules.progress_steps
         self.patience = min(rules.progress_steps, PATIENCE)
         self.spare = min(rules.reserved_pages, max(least // 2, SPARE))
-        said = [f"progress_steps {rules.progress_steps}"] if rules.progress_steps > PATIENCE else []
-        said += (
+        declarations = (
+            [f"progress_steps {rules.progress_steps}"] if rules.progress_steps > PATIENCE else []
+        )
+        declarations += (
             ["reserved_pages of more than half a pool"] if rules.reserved_pages > self.spare else []
         )
-        self.declared = " and ".join(said)
+        self.declared = " and ".join(declarations)
         self.judged = 0
         self.spared: set[str] = set()
         """Requests that were kept from being judged."""

@@ -204,9 +204,7 @@ class Progress(Checker):
         self.opportunities += 1
         if event.ok:
             return None
-        if ledger.header.rules.idle_resets and any(
-            request.live for request in ledger.requests.values()
-        ):
+        if ledger.header.rules.idle_resets and ledger.requests.live:
             self.excused["idle_resets"] += 1
             return None
         sentence = (
@@ -300,7 +298,7 @@ class Progress(Checker):
         """Count who kept everybody from being found, where nobody ran for so long that somebody
         would have been.
         """
-        live = [request for request in ledger.requests.values() if request.live]
+        live = ledger.requests.live.values()
         excuses = sorted(
             {
                 PAUSED if request.paused else TOO_LONG
@@ -320,7 +318,7 @@ class Progress(Checker):
         A queue in order of arrival may stand still behind a request that can never run; a session
         that waits for its client keeps its pages, and its place, until it is over.
         """
-        live = [request for request in ledger.requests.values() if request.live]
+        live = ledger.requests.live.values()
         free = not any(request.paused for request in live) and all(
             capacity.fits_alone(ledger, request.r) for request in live
         )
@@ -342,8 +340,8 @@ def _others_run(ledger: Ledger, r: str) -> bool:
     """Whether somebody else is in a batch, which r joins when that is over."""
     holding = ledger.holdings.pages_of
     return any(
-        other.live and other.r != r and (other.computed > 0 or holding.get(other.r, 0) > 0)
-        for other in ledger.requests.values()
+        other.r != r and (other.computed > 0 or holding.get(other.r, 0) > 0)
+        for other in ledger.requests.live.values()
     )
 
 

@@ -40,7 +40,7 @@ class ResumesRight(Checker):
         self._answering = Answering("float32", 0)
         self._prompts: dict[str, list[int]] = {}
         self._generate: dict[str, int] = {}
-        self._said: dict[str, list[int]] = {}
+        self._answers: dict[str, list[int]] = {}
         self._first: dict[str, Resumed] = {}
 
     def not_applicable(self, header: Header) -> str:
@@ -67,7 +67,7 @@ class ResumesRight(Checker):
         """Remember what was generated; judge a request that went on from a state of its own when
         it was first admitted.
         """
-        self._said[event.r] = event.tokens
+        self._answers[event.r] = event.tokens
         first = self._first.get(event.r)
         if first is None or first.of != event.r or event.restored <= 0:
             return None
@@ -91,15 +91,15 @@ class ResumesRight(Checker):
             (SKEW, self._skewed),
             (HOLE, self._holed),
         ):
-            if said := problem(event):
-                return [self._found(anomaly, event, said)]
+            if wrong := problem(event):
+                return [self._found(anomaly, event, wrong)]
         return None
 
-    def _found(self, anomaly: str, event: Resumed, said: str) -> Finding:
+    def _found(self, anomaly: str, event: Resumed, wrong: str) -> Finding:
         asked = f"Let {event.r} ask with a prompt of {count(len(self._prompts[event.r]), 'token')}"
         sentence = (
             f"{asked}, and go on behind {event.at} of them from a state that is kept. However"
-            f" {said}: a contradiction."
+            f" {wrong}: a contradiction."
         )
         return Finding(
             anomaly=anomaly, r=event.r, sentence=sentence, line=self._line(anomaly, event)
@@ -123,7 +123,7 @@ class ResumesRight(Checker):
         return shared_tokens(self._prompts[event.r][: event.at], self._seen(event))
 
     def _seen(self, event: Resumed) -> list[int]:
-        return [*self._prompts[event.of], *self._said.get(event.of, ())][: event.taken]
+        return [*self._prompts[event.of], *self._answers.get(event.of, ())][: event.taken]
 
     def _unmade(self, event: Resumed) -> str:
         """Say so if nobody kept such a state, or the one that was kept has seen fewer tokens, or

@@ -86,9 +86,9 @@ class ReuseFloor(Checker):
             if run.start:
                 self._note(ledger, run.r, run.start)
             request = ledger.requests[run.r]
-            told = request.hit if request.ran_steps == 0 else None
-            if told is not None and (told.step == event.step or run.r not in self._dropped):
-                found += self._computed_again(ledger, told, run)
+            hit = request.hit if request.ran_steps == 0 else None
+            if hit is not None and (hit.step == event.step or run.r not in self._dropped):
+                found += self._computed_again(ledger, hit, run)
         return found
 
     def _computed_again(self, ledger: Ledger, hit: Hit, run: Run) -> list[Finding]:

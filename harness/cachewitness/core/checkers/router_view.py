@@ -24,7 +24,7 @@ class RouterView:
     """How many pages routers believe to have each prefix of each group."""
 
     def __init__(self) -> None:
-        self._told: Counter[tuple[int, int]] = Counter()
+        self._reported: Counter[tuple[int, int]] = Counter()
         self._prefix_of: dict[str, int] = {}
         """The prefix that each name was reported for; below ANYWHERE if nothing stands for it.
         """
@@ -54,7 +54,7 @@ class RouterView:
         """Whether a name is in use for another prefix."""
         known = self._prefix_of.get(name, node)
         return known != node and any(
-            self._told[place] > 0 for place in self._told if place[1] == known
+            self._reported[place] > 0 for place in self._reported if place[1] == known
         )
 
     def is_unclear(self, name: str) -> bool:
@@ -63,12 +63,12 @@ class RouterView:
 
     def pages(self, group: int, name: str) -> int:
         """Return how many pages routers believe to have the prefix that a name stands for."""
-        return self._told[group, self._prefix_of[name]] if name in self._prefix_of else 0
+        return self._reported[group, self._prefix_of[name]] if name in self._prefix_of else 0
 
     def store(self, group: int, name: str, node: int) -> None:
         """Note that one page more has a prefix."""
         self._prefix_of[name] = node
-        self._told[group, node] += 1
+        self._reported[group, node] += 1
         self._touched.add((group, node))
 
     def store_unclear(self, name: str, group: int, nodes: Iterable[int]) -> None:
@@ -81,9 +81,9 @@ class RouterView:
     def remove(self, group: int, name: str) -> bool:
         """Note that one page less has a prefix; return False if there was none."""
         place = group, self._prefix_of[name]
-        if self._told[place] < 1:
+        if self._reported[place] < 1:
             return place[1] < ANYWHERE or place in self._unclear
-        self._told[place] -= 1
+        self._reported[place] -= 1
         self._touched.add(place)
         return True
 
@@ -91,8 +91,8 @@ class RouterView:
         """Note that no page has any. Names go with that: with new weights they will stand for
         other prefixes.
         """
-        self._touched.update(self._told)
-        self._told.clear()
+        self._touched.update(self._reported)
+        self._reported.clear()
         self._unclear.clear()
         self._prefix_of.clear()
 
@@ -100,26 +100,26 @@ class RouterView:
         """Return (group, prefix, pages reported, pages that have the key) where these differ."""
         found = []
         for group, node in sorted(self._touched - self._unclear):
-            told = self._told[group, node]
+            reported = self._reported[group, node]
             there = len(ledger.keys.published[group].get(node, ()))
-            if told != there:
-                found.append((group, node, told, there))
+            if reported != there:
+                found.append((group, node, reported, there))
         return found
 
     def settle(self, ledger: Ledger) -> None:
         """Take the engine's keys as reported, so that no difference is found twice."""
         for group, node, _, there in self.differences(ledger):
-            self._told[group, node] = there
+            self._reported[group, node] = there
         for place in self._touched:
-            if not self._told[place]:
-                del self._told[place]
+            if not self._reported[place]:
+                del self._reported[place]
         self._touched.clear()
 
     def forget(self, gone: Collection[int]) -> None:
         """Give prefixes whose nodes stand for others now a number that is nobody's; forget names
         that no event reports.
         """
-        there = {node for _, node in self._told}
+        there = {node for _, node in self._reported}
         renamed = {
             node: self._another()
             for node in sorted(there.union(node for _, node in self._touched))
@@ -130,8 +130,11 @@ class RouterView:
             for name, node in self._prefix_of.items()
             if node in renamed or (node not in gone and (node >= 0 or node in there))
         }
-        self._told = Counter(
-            {(group, renamed.get(node, node)): told for (group, node), told in self._told.items()}
+        self._reported = Counter(
+            {
+                (group, renamed.get(node, node)): pages
+                for (group, node), pages in self._reported.items()
+            }
         )
         self._touched = {(group, renamed.get(node, node)) for group, node in self._touched}
         self._unclear = {place for place in self._unclear if place[1] not in gone}
@@ -142,7 +145,7 @@ class RouterView:
 
 
 @dataclass(slots=True)
-class Untold:
+class UnreportedKey:
     """A key that no event has reported: `length` tokens of a request, on `pages` pages."""
 
     request: RequestRecord
@@ -180,12 +183,12 @@ class Untold:
             return f"it names the adapter {event.adapter!r}, and the prefix is of {adapter!r}"
         if self.length == event.block_size and event.salt != salt:
             return f"it names the salt {event.salt!r}, and the prefix has {salt!r}"
-        said = event.media[place] if event.media else []
+        named = event.media[place] if event.media else []
         items = self.media(event.block_size)
         return (
             ""
-            if said == items
-            else f"it names the multimodal items {said} in a block that has {items}"
+            if named == items
+            else f"it names the multimodal items {named} in a block that has {items}"
         )
 
 
@@ -193,15 +196,15 @@ class Untold:
 class Meant:
     """The keys that a name in an event may stand for; one at most if that is sure."""
 
-    keys: list[Untold]
+    keys: list[UnreportedKey]
     sure: bool = True
 
 
-class UntoldKeys:
+class UnreportedKeys:
     """The keys that began since all keys were reported, by group, length and prefix."""
 
     def __init__(self) -> None:
-        self._keys: dict[int, dict[int, dict[int, Untold]]] = {}
+        self._keys: dict[int, dict[int, dict[int, UnreportedKey]]] = {}
         self._forgotten: Counter[int] = Counter()
 
     def add(self, group: int, request: RequestRecord, length: int) -> None:
@@ -210,15 +213,15 @@ class UntoldKeys:
 
     def expect(self, group: int, request: RequestRecord, length: int, pages: int) -> None:
         """Note that events must still report at least this number of pages with a key."""
-        untold = self._of(group, request, length)
-        untold.pages = max(untold.pages, pages)
+        key = self._of(group, request, length)
+        key.pages = max(key.pages, pages)
 
-    def _of(self, group: int, request: RequestRecord, length: int) -> Untold:
+    def _of(self, group: int, request: RequestRecord, length: int) -> UnreportedKey:
         node = request.nodes[length]
         return (
             self._keys.setdefault(group, {})
             .setdefault(length, {})
-            .setdefault(node, Untold(request, length, node))
+            .setdefault(node, UnreportedKey(request, length, node))
         )
 
     def has(self, group: int, length: int, node: int) -> bool:
@@ -250,7 +253,9 @@ class UntoldKeys:
     def _one_by_one(self, group: int, event: KvStored, behind: int, start: int) -> Iterator[Meant]:
         """Yield the key of every block in turn, each behind the one before."""
         for block in range(len(event.hashes)):
-            named = _as_told(self._find(group, event, (block, block), behind, start), event, block)
+            named = _without_false_fields(
+                self._find(group, event, (block, block), behind, start), event, block
+            )
             yield Meant(named[:1])
             if not named:
                 return
@@ -285,7 +290,9 @@ class UntoldKeys:
             else:
                 yield Meant(list(left), sure=False)
 
-    def _candidates(self, group: int, event: KvStored, behind: int, start: int) -> list[Untold]:
+    def _candidates(
+        self, group: int, event: KvStored, behind: int, start: int
+    ) -> list[UnreportedKey]:
         """Return the keys that end with a block of the event, of those that its adapter and its
         images allow if any do.
         """
@@ -295,7 +302,7 @@ class UntoldKeys:
         found = []
         for block in range(blocks):
             keys = self._find(group, event, (0 if known else block, block), behind, start)
-            found += _as_told(keys, event, block) if every else keys
+            found += _without_false_fields(keys, event, block) if every else keys
         return [key for key in found if key.request.identity[2] == event.adapter] or found
 
     def elsewhere(self, group: int, event: KvStored) -> bool:
@@ -324,7 +331,7 @@ class UntoldKeys:
 
     def _find(
         self, group: int, event: KvStored, blocks: tuple[int, int], behind: int, start: int
-    ) -> list[Untold]:
+    ) -> list[UnreportedKey]:
         """Return the keys that end with the tokens of some blocks of the event, the first and
         the last, behind a prefix.
         """
@@ -336,6 +343,8 @@ class UntoldKeys:
         ]
 
 
-def _as_told(keys: list[Untold], event: KvStored, block: int) -> list[Untold]:
+def _without_false_fields(
+    keys: list[UnreportedKey], event: KvStored, block: int
+) -> list[UnreportedKey]:
     """Return the keys of which an event says nothing false of a block; all if there is none."""
     return [key for key in keys if not key.wrong_identity(event, block)] or keys

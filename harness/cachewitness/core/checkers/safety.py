@@ -310,8 +310,8 @@ def _short_of(ledger: Ledger, key: Key | Publish, record: Content) -> str:
         if group.kind == "recurrent"
         else (key.length - 1) // group.block_size * group.block_size
     )
-    told = difference(ledger.trie, record, request.nodes, start, key.length, key.r)
-    return f" (of {key.r}, {told})" if told else ""
+    detail = difference(ledger.trie, record, request.nodes, start, key.length, key.r)
+    return f" (of {key.r}, {detail})" if detail else ""
 
 
 def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:

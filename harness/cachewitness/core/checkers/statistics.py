@@ -144,7 +144,7 @@ class StatisticsTrue(Checker):
         )
         held = ledger.holdings.held[event.pool]
         if abs(event.usage * pages - held) > NEARLY * max(pages, 1):
-            told = (
+            claim = (
                 f"that {event.usage:.4f} of the pool is in use, {event.usage * pages:.2f} of"
                 f" {count(pages, 'page')}"
             )
@@ -152,7 +152,7 @@ class StatisticsTrue(Checker):
                 f"{held} of {count(pages, 'page')} are held in step {event.step}; the engine"
                 f" reports {event.usage * pages:.2f} in use"
             )
-            yield _wrong("operators", event, told, f"{held} of them are held", line)
+            yield _wrong("operators", event, claim, f"{held} of them are held", line)
         if event.requests >= 0:
             yield from self._look_ups(event)
         self._first = NONE
@@ -161,24 +161,24 @@ class StatisticsTrue(Checker):
             yield from self._restored(event, r, tokens)
 
     def _look_ups(self, event: Stats) -> Iterator[Finding]:
-        told = LookUps(event.requests, event.looked_up, event.found)
+        first = LookUps(event.requests, event.looked_up, event.found)
         again = LookUps(*event.again)
         if self._tiered:
-            pairs = [(told + again, self._first + self._again, "")]
+            pairs = [(first + again, self._first + self._again, "")]
         else:
-            pairs = [(told, self._first, ""), (again, self._again, " of requests that came back")]
-        for said, happened, whose in pairs:
+            pairs = [(first, self._first, ""), (again, self._again, " of requests that came back")]
+        for reported, happened, whose in pairs:
             if (
-                said[:2] != happened[:2]
-                or not (0 if self._tiered else happened.found) <= said.found <= happened.found
+                reported[:2] != happened[:2]
+                or not (0 if self._tiered else happened.found) <= reported.found <= happened.found
             ):
                 line = (
                     f"requests hit {happened.found} of {happened.tokens} tokens in"
-                    f" {count(happened.requests, 'look-up')}; the engine reports {said.found} of"
-                    f" {said.tokens} in {said.requests}"
+                    f" {count(happened.requests, 'look-up')}; the engine reports {reported.found}"
+                    f" of {reported.tokens} in {reported.requests}"
                 )
                 yield _wrong(
-                    "operators", event, f"of {said}{whose}", f"there were {happened}", line
+                    "operators", event, f"of {reported}{whose}", f"there were {happened}", line
                 )
 
     def _restored(self, event: Stats, r: str, tokens: int) -> Iterator[Finding]:
@@ -188,11 +188,11 @@ class StatisticsTrue(Checker):
         self.opportunities += 1
         hits = self._hits.get(r) or [0]
         if tokens not in (hits if self._tiered else hits[-1:]):
-            told = f"that {count(tokens, 'token')} of its prompt came from a cache"
+            claim = f"that {count(tokens, 'token')} of its prompt came from a cache"
             yield _wrong(
                 f"the client of {r}",
                 event,
-                told,
+                claim,
                 f"it was admitted with {' and '.join(map(str, hits))}",
                 f"{named(r)} hit {count(hits[-1], 'token')}; its client was told {tokens}",
                 r,

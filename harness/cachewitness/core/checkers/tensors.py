@@ -53,7 +53,7 @@ class TensorsAgree(Checker):
         self._asked = self._restored = 0
         self._felt: dict[tuple[int, str], str] = {}
         self._given_back: GivenBack = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def not_applicable(self, header: Header) -> str:
         own = "" if COMPARE in header.capabilities else "the engine computes nothing"
@@ -99,13 +99,13 @@ class TensorsAgree(Checker):
         self.opportunities += rows
         self.measured = merge_measured([*self.measured, measured(event, rows if restored else 0)])
         sighted(event)
-        if event.r in self._told:
+        if event.r in self._reported:
             return None
         if event.beyond and not request.tainted:
-            self._told.add(event.r)
+            self._reported.add(event.r)
             return (_silent(event, request.hit.resume if request.hit else 0),)
         if where and not event.beyond and event.tolerance <= RESOLUTION:
-            self._told.add(event.r)
+            self._reported.add(event.r)
             return (_unfelt(event, where),)
         return None
 

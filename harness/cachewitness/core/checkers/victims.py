@@ -39,7 +39,7 @@ class LastUse(NamedTuple):
     step: int
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The use in words."""
         return f"given back by {self.by} in step {self.step}" if self.by else self.short
 
@@ -184,9 +184,7 @@ def _asked_for(ledger: Ledger, record: PageRecord) -> bool:
     """Whether a request that is live begins with what the page is kept for: a look-up may have
     counted as a use.
     """
-    return any(
-        _begins_with(record, request.nodes) for request in ledger.requests.values() if request.live
-    )
+    return any(_begins_with(record, request.nodes) for request in ledger.requests.live.values())
 
 
 def waiting_for(ledger: Ledger, record: PageRecord) -> str:
@@ -196,10 +194,8 @@ def waiting_for(ledger: Ledger, record: PageRecord) -> str:
     return next(
         (
             request.r
-            for request in ledger.requests.values()
-            if request.live
-            and not ledger.holdings.pages_of.get(request.r)
-            and _begins_with(record, request.nodes)
+            for request in ledger.requests.live.values()
+            if not ledger.holdings.pages_of.get(request.r) and _begins_with(record, request.nodes)
         ),
         "",
     )

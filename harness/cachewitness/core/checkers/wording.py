@@ -51,6 +51,6 @@ def describe_retention(interval: int, boundaries: Collection[int]) -> str:
     all of them in tokens.
     """
     places = " or ".join(str(boundary) for boundary in sorted(boundaries) if boundary)
-    told = [f"multiples of {interval}"] if interval else []
-    told += [f"what a request needs to resume at {places}"] if places else []
-    return " and ".join(told) or "nothing of it"
+    parts = [f"multiples of {interval}"] if interval else []
+    parts += [f"what a request needs to resume at {places}"] if places else []
+    return " and ".join(parts) or "nothing of it"

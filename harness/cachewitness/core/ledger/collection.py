@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING, Content
 
-PREFIXES = 1 << 17
+PREFIXES = 1 << 15
 """Nothing is forgotten before this number of prefixes has come."""
 
 

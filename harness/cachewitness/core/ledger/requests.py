@@ -86,6 +86,8 @@ class Requests(dict[str, RequestRecord]):
     def __init__(self) -> None:
         super().__init__()
         self.trie = Trie()
+        self.live: dict[str, RequestRecord] = {}
+        """Those that are not over, in the order in which they came."""
         self.weights = 0
         self._renewed = False
         """Whether weights or an adapter were ever loaded."""
@@ -150,7 +152,7 @@ class Requests(dict[str, RequestRecord]):
             identity,
             shared=event.shared,
         )
-        self[event.r] = request
+        self[event.r] = self.live[event.r] = request
         self._rebuild_prefix(request, 0)
 
     def accept(self, event: Accept) -> None:
@@ -199,6 +201,7 @@ class Requests(dict[str, RequestRecord]):
         """Note that a request is over."""
         self._ends_in_flight(r)
         self[r].live = self[r].paused = False
+        del self.live[r]
 
     def _ends_in_flight(self, r: str) -> None:
         for step, begun in self.open_steps.items():
@@ -275,9 +278,8 @@ class Requests(dict[str, RequestRecord]):
             self.adapters[event.adapter] = event.weights
         else:
             self.weights = event.weights
-        for request in self.values():
-            if request.live:
-                self._renew(request)
+        for request in self.live.values():
+            self._renew(request)
 
     def _identity_now(self, request: RequestRecord) -> Identity:
         """Return what the request's next token is computed with."""

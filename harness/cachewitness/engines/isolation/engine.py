@@ -61,7 +61,7 @@ STACK = re.compile(r"^Current thread .*\n +File (.+)$", re.MULTILINE)
 IDLE_MAX = 8
 """Children that wait for another trace at once: a process that opens many engines does not keep one
 of each."""
-TOLD = 1000
+MESSAGE_MAX = 1000
 """Characters of a message of the child's that are told."""
 QUOTED = 80
 """Characters of an answer, or of the last line of an output, that a message repeats."""
@@ -136,7 +136,7 @@ class Child:
                 f"--engine {name}: {isolation.argv()[0]} cannot be started ({error.strerror})"
             ) from None
         self.heard = b""
-        ready = self.said_to(b"", isolation.opening)
+        ready = self.answer_to(b"", isolation.opening)
         if not isinstance(ready, Ready) or (ready.protocol, ready.version) != (PROTOCOL, VERSION):
             self.end()
             raise UsageError(
@@ -153,28 +153,32 @@ class Child:
         NoAnswer if its answer is none of the protocol, OwnMistake if this package's own adapter
         failed in the child.
         """
-        answer = self.said_to(self._encoder.encode(question) + b"\n", seconds)
+        answer = self.answer_to(self._encoder.encode(question) + b"\n", seconds)
         if isinstance(answer, Raised) and answer.ours and not self._isolation.command:
             raise OwnMistake(answer.error)
         if isinstance(answer, Raised):
             raise EngineFailure(
                 "engine-crashed",
-                f"raised {shortened(answer.error, TOLD)}{self._limit(answer.error)}",
+                f"raised {shortened(answer.error, MESSAGE_MAX)}{self._limit(answer.error)}",
                 self.output(),
             )
         if isinstance(answer, Refused):
             if answer.missing:
-                raise EngineMissing(shortened(answer.message, TOLD), shortened(answer.mend, TOLD))
-            raise (BadEvents if answer.bad_events else Refusal)(shortened(answer.message, TOLD))
+                raise EngineMissing(
+                    shortened(answer.message, MESSAGE_MAX), shortened(answer.mend, MESSAGE_MAX)
+                )
+            raise (BadEvents if answer.bad_events else Refusal)(
+                shortened(answer.message, MESSAGE_MAX)
+            )
         return answer
 
-    def said_to(self, line: bytes, seconds: float) -> Answer:
+    def answer_to(self, line: bytes, seconds: float) -> Answer:
         """Return what it says to a line, empty for none, whatever that means. Raises as `ask`,
         but for what it refuses.
         """
         self.busy, self._lines, self.heard = True, self._lines + 1, b""
         try:
-            self.heard = said = self._process.ask(line, seconds)
+            self.heard = reply = self._process.ask(line, seconds)
         except Ended:
             how = self._process.how_it_ended()
             raise self._lost(
@@ -182,8 +186,8 @@ class Child:
             ) from None
         except Silent:
             self._process.show_stack()
-            told = f"gave no answer within {seconds:g} seconds{self._last_words()}"
-            raise self._lost(EngineFailure("hung", told, self.output())) from None
+            message = f"gave no answer within {seconds:g} seconds{self._last_words()}"
+            raise self._lost(EngineFailure("hung", message, self.output())) from None
         except Overlong:
             raise self._lost(self._garbage(f"has more than {LINE_MAX} bytes", b"")) from None
         except Unasked as unasked:
@@ -191,16 +195,16 @@ class Child:
                 self._garbage("answers nothing that was asked", unasked.args[0])
             ) from None
         try:
-            answer: Answer = self._decoder.decode(said)
+            answer: Answer = self._decoder.decode(reply)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._lost(self._garbage(f"is none of the protocol: {error}", said)) from None
+            raise self._lost(self._garbage(f"is none of the protocol: {error}", reply)) from None
         self.busy = False
         return answer
 
-    def _garbage(self, why: str, said: bytes) -> NoAnswer:
+    def _garbage(self, why: str, reply: bytes) -> NoAnswer:
         begins = (
-            f"; it begins with {said[:QUOTED].decode('utf-8', 'backslashreplace')!r}"
-            if said
+            f"; it begins with {reply[:QUOTED].decode('utf-8', 'backslashreplace')!r}"
+            if reply
             else ""
         )
         return NoAnswer(f"--engine {self.name}: line {self._lines} of its answers {why}{begins}")
@@ -305,8 +309,10 @@ class Isolated:
         if not isinstance(answer, kind):
             self._child.busy = True
             asked = type(question).__name__.lower()
-            said = type(answer).__name__.lower()
-            raise NoAnswer(f"--engine {self._child.name}: asked to {asked}, it answers {said!r}")
+            answered = type(answer).__name__.lower()
+            raise NoAnswer(
+                f"--engine {self._child.name}: asked to {asked}, it answers {answered!r}"
+            )
         return answer
 
 

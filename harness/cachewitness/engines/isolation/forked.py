@@ -71,13 +71,13 @@ class Template:
         self.end()
         return False
 
-    def fork(self, told: Mapping[str, str], streams: Sequence[int]) -> int:
+    def fork(self, variables: Mapping[str, str], streams: Sequence[int]) -> int:
         """Fork a process with these variables besides, standard output and error, and the two pipes
         of its conversation.
 
         Return its id. Raises OSError.
         """
-        pid: int = self._asked({"fork": {**told}, "folder": _folder()}, streams)
+        pid: int = self._asked({"fork": {**variables}, "folder": _folder()}, streams)
         if not pid:
             raise BlockingIOError("no process can be forked")
         self.living += 1
@@ -96,13 +96,13 @@ class Template:
             try:
                 self._asks.settimeout(seconds or ANSWER_S)
                 socket.send_fds(self._asks, [json.dumps(question).encode()], list(descriptors))
-                said = self._asks.recv(LINE)
+                reply = self._asks.recv(LINE)
             except OSError:
-                said = b""
-        if not said:
+                reply = b""
+        if not reply:
             self.end()  # a late answer would be taken for that to another question
             raise OwnMistake("the process of which the engine's was forked is gone")
-        return json.loads(said)
+        return json.loads(reply)
 
     @property
     def gone(self) -> bool:
@@ -129,9 +129,11 @@ class Forked:
     needed.
     """
 
-    def __init__(self, template: Template, told: Mapping[str, str], pipes: Sequence[int]) -> None:
-        """Fork it with the `pipes` of its conversation, whose numbers it is told instead of what
-        `told` has.
+    def __init__(
+        self, template: Template, variables: Mapping[str, str], pipes: Sequence[int]
+    ) -> None:
+        """Fork it with the `pipes` of its conversation, whose numbers it gets instead of what
+        `variables` has.
         """
         self._template = template
         self._code: int | None = None
@@ -139,7 +141,7 @@ class Forked:
         self.stdout: IO[bytes] | None = os.fdopen(ours[0], "rb", 0)
         self.stderr: IO[bytes] | None = os.fdopen(ours[1], "rb", 0)
         try:
-            self.pid = template.fork(told, (*theirs, *pipes))
+            self.pid = template.fork(variables, (*theirs, *pipes))
         except BaseException:
             self.stdout.close()
             self.stderr.close()

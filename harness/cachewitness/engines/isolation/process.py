@@ -68,10 +68,10 @@ class Process:
         asked, self._asks = os.pipe()
         self._answers, answers = os.pipe()
         self._mark = strays.new()
-        told = {ASKED: str(asked), ANSWERS: str(answers), MARK: self._mark}
+        variables = {ASKED: str(asked), ANSWERS: str(answers), MARK: self._mark}
         try:
             self._process = self._started(
-                command, child_env.passed(named=named), told, (asked, answers), forks
+                command, child_env.passed(named=named), variables, (asked, answers), forks
             )
         except BaseException:
             os.close(self._asks)
@@ -82,7 +82,7 @@ class Process:
             os.close(answers)
         self._limit(memory)
         os.set_blocking(self._asks, False)
-        self._said = bytearray()
+        self._received = bytearray()
         self._killed = False
         self._searched = 0
         self._listen()
@@ -91,19 +91,19 @@ class Process:
         self,
         command: Sequence[str],
         environment: dict[str, str],
-        told: dict[str, str],
+        variables: dict[str, str],
         pipes: tuple[int, int],
         forks: Forks | None,
     ) -> subprocess.Popen[bytes] | Forked:
         if template := forks and template_of(forks, environment):
-            return Forked(template, told, pipes)
+            return Forked(template, variables, pipes)
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=pipes,
-            env=environment | told,
+            env=environment | variables,
             start_new_session=True,
         )
 
@@ -143,7 +143,7 @@ class Process:
         """
         end = monotonic() + seconds
         if question:
-            self._see_that_nothing_was_said()
+            self._check_no_early_answer()
         left = memoryview(question)
         while left:
             left = left[self._write(left, end) :]
@@ -161,22 +161,22 @@ class Process:
             raise Ended from None
 
     def _line(self) -> bytes | None:
-        end = self._said.find(b"\n", self._searched)
+        end = self._received.find(b"\n", self._searched)
         if end < 0:
-            self._searched = len(self._said)
+            self._searched = len(self._received)
             if self._searched > LINE_MAX:
                 raise Overlong
             return None
-        line = bytes(self._said[:end])
-        del self._said[: end + 1]
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
         self._searched = 0
         return line
 
-    def _see_that_nothing_was_said(self) -> None:
+    def _check_no_early_answer(self) -> None:
         for descriptor, _ in self._poll.poll(0):
             self._take(descriptor)
-        if self._said:
-            raise Unasked(bytes(self._said))
+        if self._received:
+            raise Unasked(bytes(self._received))
 
     def _wait(self, end: float, tick: float = TICK) -> None:
         """Take in what was said, or printed meanwhile."""
@@ -196,7 +196,7 @@ class Process:
         if not data:
             self._poll.unregister(descriptor)
         elif descriptor == self._answers:
-            self._said += data
+            self._received += data
         else:
             self._streams[descriptor].add(data)
         return bool(data)

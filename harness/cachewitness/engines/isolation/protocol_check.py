@@ -80,7 +80,7 @@ def rehearse(command: Sequence[str], isolation: Isolation) -> Rehearsal:
         talk.run()
     finally:
         talk.end()
-    return talk.told
+    return talk.report
 
 
 class _Talk:
@@ -89,7 +89,7 @@ class _Talk:
     """
 
     def __init__(self, command: Sequence[str], isolation: Isolation) -> None:
-        self.told = Rehearsal()
+        self.report = Rehearsal()
         self._name = command[0]
         self._isolation = isolation
         self._child: Child | None = None
@@ -101,7 +101,7 @@ class _Talk:
         self._try("ready", lambda: ready.append(self._ready()))
         if not ready:
             return
-        self.told.levels = ready[0].levels
+        self.report.levels = ready[0].levels
         for level in ready[0].levels:
             for layout in ready[0].layouts or self._taken(level):
                 header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, level=level)
@@ -111,7 +111,7 @@ class _Talk:
                 self._try(
                     f"{level} level, layout {layout.name}", partial(self._whole_trace, header)
                 )
-        if self.told.problems:
+        if self.report.problems:
             return
         self._try("a line of 100 KB", partial(self._long, header))
         for what, other in refusable(header, ready[0].levels).items():
@@ -127,11 +127,11 @@ class _Talk:
 
     def _try(self, part: str, do: Callable[[], Any]) -> None:
         self._part = part
-        self.told.messages.setdefault(part, 0)
+        self.report.messages.setdefault(part, 0)
         try:
             do()
         except Wrong as wrong:
-            self.told.problems.append(wrong.args[0])
+            self.report.problems.append(wrong.args[0])
             self.end()
 
     # --- the parts --------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class _Talk:
                 raise self._wrong(str(bad), section) from None
 
     def _note_lacking(self, missing: list[str]) -> None:
-        self.told.not_asked += [name for name in missing if name not in self.told.not_asked]
+        self.report.not_asked += [name for name in missing if name not in self.report.not_asked]
 
     def _expect(self, question: Any, kind: type, section: str) -> Any:
         answer = self._record(question, section)
@@ -242,7 +242,7 @@ class _Talk:
         self._asked = msgspec.json.encode(question)
         opens = isinstance(question, Open)
         try:
-            answer = child.said_to(
+            answer = child.answer_to(
                 self._asked + b"\n", self._isolation.opening if opens else self._isolation.deadline
             )
         except EngineFailure as failure:
@@ -272,7 +272,7 @@ class _Talk:
         return self._child
 
     def _count(self) -> None:
-        self.told.messages[self._part] = 1 + self.told.messages.get(self._part, 0)
+        self.report.messages[self._part] = 1 + self.report.messages.get(self._part, 0)
 
     def _plain(self, error: UsageError) -> str:
         return str(error).removeprefix(f"--engine {self._name}: ")

@@ -72,9 +72,9 @@ class _Server:
         try:
             line = self._encoder.encode(answer)
         except (TypeError, ValueError, RecursionError) as error:
-            said = f"what the engine returned is not made of events: {describe_error(error)}"
+            reason = f"what the engine returned is not made of events: {describe_error(error)}"
             line = self._encoder.encode(
-                Refused(said, bad_events=isinstance(answer, Happened | Opened))
+                Refused(reason, bad_events=isinstance(answer, Happened | Opened))
             )
         self._answers.write(line + b"\n")
         self._answers.flush()

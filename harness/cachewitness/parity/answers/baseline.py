@@ -97,7 +97,7 @@ class Baseline:
         self._engine: Engine = spec.open(asked)
         self._header: Header = taken_in(self._engine.describe(), asked)
         self._intake = AnswerIntake(self._header)
-        self._said: dict[tuple[Any, ...], Answer] = {}
+        self._cold_answers: dict[tuple[Any, ...], Answer] = {}
         self._asked = self._again = 0
         self._floor: Floor | None = None
         self._decoded: float | None = None
@@ -142,13 +142,13 @@ class Baseline:
         found = list[Cold]()
         start = 0
         while True:
-            said = self._ask(asked, answer.tokens[:start], wanted - start)
+            alone = self._ask(asked, answer.tokens[:start], wanted - start)
             cold = Cold(
                 r=asked.r,
                 start=start,
-                tokens=said.tokens,
-                logprobs=said.logprobs,
-                restored=said.restored,
+                tokens=alone.tokens,
+                logprobs=alone.logprobs,
+                restored=alone.restored,
                 dtype=self._header.rules.answering.dtype if self._header.rules.answering else "",
                 floor=floor.floor,
                 tolerance=floor.tolerance,
@@ -168,9 +168,9 @@ class Baseline:
         tokens = [*asked.tokens, *behind]
         identity = asked.adapter, tuple((item.at, item.length, item.hash) for item in asked.media)
         place = (tuple(tokens), identity, generate)
-        if place not in self._said:
-            (self._said[place],) = self._together([_Question(tokens, generate, asked)])
-        return self._said[place]
+        if place not in self._cold_answers:
+            (self._cold_answers[place],) = self._together([_Question(tokens, generate, asked)])
+        return self._cold_answers[place]
 
     def _together(self, questions: Sequence[_Question]) -> list[Answer]:
         """Ask all of these at once, and return the answers in their order."""
@@ -227,13 +227,19 @@ class Baseline:
         apart = [0.0]
         for number in range(DECODED):
             (text,) = self._texts(f"decoded{number}.", unit // 2 + number * unit // 4)
-            (said,) = self._together([_Question(text, unit // 2 + GENERATED)])
-            behind = len(said.tokens) - GENERATED
+            (generated,) = self._together([_Question(text, unit // 2 + GENERATED)])
+            behind = len(generated.tokens) - GENERATED
             if behind > 0:
-                (read,) = self._together([_Question([*text, *said.tokens[:behind]], GENERATED)])
+                (read,) = self._together(
+                    [_Question([*text, *generated.tokens[:behind]], GENERATED)]
+                )
                 apart.append(
                     _logprob_difference(
-                        replace(said, tokens=said.tokens[behind:], logprobs=said.logprobs[behind:]),
+                        replace(
+                            generated,
+                            tokens=generated.tokens[behind:],
+                            logprobs=generated.logprobs[behind:],
+                        ),
                         read,
                     )
                 )
@@ -270,9 +276,9 @@ class Baseline:
         what was read.
         """
         if len({(*answer.tokens, *filter(is_number, answer.logprobs)) for answer in answers}) == 1:
-            said = f"with {answers[0].tokens[:3]} …" if answers[0].tokens else "with no token"
+            common = f"with {answers[0].tokens[:3]} …" if answers[0].tokens else "with no token"
             why = (
-                f"it answers {len(answers)} different prompts alike, {said}; take a model whose"
+                f"it answers {len(answers)} different prompts alike, {common}; take a model whose"
                 " answers depend on the prompt"
             )
             raise self._unfit(why)
@@ -341,12 +347,12 @@ def refuses_alone(spec: EngineSpec, header: TraceHeader, asked: Submitted) -> bo
     intake = AnswerIntake(taken_in(engine.describe(), header))
     submit = _Question(asked.tokens, asked.generate, asked).submit(asked.r)
     intake.note(asked)
-    said = [
+    events = [
         *intake.take(engine.apply(submit), submit, 0),
         *intake.take(engine.apply(Finish(asked.r)), Finish(asked.r), 1),
     ]
     engine.close()
-    return any(isinstance(event, Answer) and event.ended == "refused" for event in said)
+    return any(isinstance(event, Answer) and event.ended == "refused" for event in events)
 
 
 def drop(baseline: Baseline) -> None:

@@ -128,12 +128,12 @@ class _Talk:
         """
         if not isinstance(op, Submit):
             return op
-        said = {
+        answers = {
             r: answer.tokens
             for r, answer in self._answers.items()
             if answer.ended in ("length", "stop")
         }
-        tokens = self._spelling.tokens(op.prompt, self._asked, said)
+        tokens = self._spelling.tokens(op.prompt, self._asked, answers)
         activity = self._observer.activity
         goes_on = continues(op.prompt, self._asked)
         activity.continued += goes_on and bool(tokens)

@@ -141,12 +141,12 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
                 continue
             wait = wait_s(attempt, status, retry_after)
             if wait is None:
-                told = (
+                problem = (
                     f"the server answered {status}: {content}"
                     if status
                     else f"{self.base_url} does not answer ({content})"
                 )
-                raise BackendError(f"question {ask.id}: {told}")
+                raise BackendError(f"question {ask.id}: {problem}")
             await asyncio.sleep(wait)
         raise AssertionError("attempts end")
 

@@ -295,11 +295,11 @@ def _verdict(
         return "fail", [_lost(look.counts, decided)]
     right = max(right_in_both(look.pairs))
     if not right or right < rules.floor * len(look.pairs):
-        told = (
+        reason = (
             f"the model is too weak to judge by: at most {right} of {len(look.pairs)} answers right"
             " in either arm"
         )
-        return "nothing checked", [f"{told}, less than {rules.floor:.0%}" if right else told]
+        return "nothing checked", [f"{reason}, less than {rules.floor:.0%}" if right else reason]
     if len(look.pairs) < MIN_QUESTIONS:
         return "unknown", [
             f"{len(look.pairs)} questions are too few to pass by; ask {MIN_QUESTIONS} or more"
@@ -307,17 +307,17 @@ def _verdict(
     if _by_tokens(noise, rules) and not look.differing:
         return "pass", ["every token is the same as without a cache"]
     if _refuted(noise, rules):
-        told = (
+        reason = (
             f"the engine is declared bit-exact, but {noise.tokens:,} of {noise.n:,} answers differ"
             " between two cold runs"
         )
-        return "unknown", [f"{told}; without the declaration the score decides"]
+        return "unknown", [f"{reason}; without the declaration the score decides"]
     if decided.outcome == "kept" and noise.discordance > NOISE_MAX:
-        told = (
+        reason = (
             f"two cold runs disagree about {noise.scores:,} of {noise.n:,} scores: what is compared"
             " with is damaged itself"
         )
-        return "unknown", [f"{told}; run the cold arms without a cache (of a server: --cold-url)"]
+        return "unknown", [f"{reason}; run the cold arms without a cache (of a server: --cold-url)"]
     return _by_score(look.counts, decided, rules)
 
 
@@ -345,10 +345,10 @@ def _wide(found: Counts, noise: Noise, decided: Decision, rules: Rules) -> bool:
 
 
 def _changed(look: _Look, noise: Noise) -> str:
-    told = f"{len(look.hard):,} of {len(look.pairs):,} answers differ beyond a near-tie"
+    line = f"{len(look.hard):,} of {len(look.pairs):,} answers differ beyond a near-tie"
     if noise.n:
-        told += f"; between two runs without a cache {noise.tokens or 'none'}"
-    return told
+        line += f"; between two runs without a cache {noise.tokens or 'none'}"
+    return line
 
 
 def _lost(found: Counts, decided: Decision) -> str:
@@ -357,11 +357,11 @@ def _lost(found: Counts, decided: Decision) -> str:
     if decided.test == "net":
         return f"{whole.lost:,} answers lost and {whole.gained:,} gained: {p}"
     if decided.test == "noise":
-        told = (
+        line = (
             f"{whole.lost:,} answers lost, {whole.alone:,} of which a second run without a cache"
             " keeps"
         )
-        return f"{told}, while it loses {whole.again:,} others: {p}"
+        return f"{line}, while it loses {whole.again:,} others: {p}"
     return f"{_worst(found)}, more than noise takes: {p}"
 
 
@@ -380,10 +380,10 @@ def _by_score(found: Counts, decided: Decision, rules: Rules) -> tuple[Verdict, 
     if decided.outcome == "kept":
         return "pass", [f"at most {worst} are lost, less than the margin of {100 * rules.margin:g}"]
     if suspect(found, rules):
-        told = (
+        caveat = (
             "which chance may do to one prefix, and a bad block does; ask behind that prefix again"
         )
-        return "unknown", [f"{_worst(found)}, {told}"]
+        return "unknown", [f"{_worst(found)}, {caveat}"]
     if found.prefixes and len(found.prefixes) < MIN_PREFIXES and decided.lower > -rules.margin:
         few = (
             f"the questions share {len(found.prefixes)} prefixes, which is too few to judge a"

@@ -11,10 +11,10 @@ ASSUMED = (0.005, 0.02, 0.05)
 
 def before(n: int, rules: Rules) -> list[str]:
     """Return what n questions can show for several shares of answers that differ by chance."""
-    told = "; ".join(f"{share:.1%}: {_loss(n, share, rules)}" for share in ASSUMED)
+    losses = "; ".join(f"{share:.1%}: {_loss(n, share, rules)}" for share in ASSUMED)
     return [
         f"smallest loss that {n:,} questions show (power {POWER:.0%}), by the share of answers that"
-        f" differ by chance: {told}"
+        f" differ by chance: {losses}"
     ]
 
 
@@ -23,20 +23,20 @@ def measured(noise: Noise, rules: Rules) -> list[str]:
     if not noise.n:
         head = "noise floor not measured (no arm off-again)"
         return [f"{head}: {_deciding(noise, rules) or 'all that is lost counts, be it by chance'}"]
-    told = (
+    line = (
         f"noise floor {noise.tokens:,} of {noise.n:,} answers (with 95 % confidence under"
         f" {noise.tokens_upper:.1%})"
     )
     if deciding := _deciding(noise, rules):
-        return [f"{told}: {deciding}"]
-    told += f", {noise.scores:,} scores (under {noise.scores_upper:.1%})"
+        return [f"{line}: {deciding}"]
+    line += f", {noise.scores:,} scores (under {noise.scores_upper:.1%})"
     share = max(noise.discordance, 1 / noise.n)
     needed = n_for_margin(share, rules.margin, rules.alpha)
-    told += f": the smallest loss that shows is {_loss(noise.n, share, rules)}"
+    line += f": the smallest loss that shows is {_loss(noise.n, share, rules)}"
     if needed <= noise.n:
-        return [told]
+        return [line]
     return [
-        f"{told}; a margin of {100 * rules.margin:g} points takes {needed:,} questions, so"
+        f"{line}; a margin of {100 * rules.margin:g} points takes {needed:,} questions, so"
         " `unknown` is likely"
     ]
 

@@ -68,11 +68,13 @@ class RemoteBackend:
         """Return the server's model and, if it tells, its version."""
         found = {"server": self.url, "model": self.model}
         try:
-            told = _content(_asked(f"{self.url}/version", None, self.timeout))
+            reply = _content(_asked(f"{self.url}/version", None, self.timeout))
         except (http.NoAnswer, ValueError):
             return found
         return found | (
-            {"engine": str(told["version"])} if isinstance(told, dict) and "version" in told else {}
+            {"engine": str(reply["version"])}
+            if isinstance(reply, dict) and "version" in reply
+            else {}
         )
 
     def close(self) -> None:
@@ -99,7 +101,7 @@ class RemoteBackend:
                 if reply.status == http.OK:
                     return _content(reply)
                 wait = wait_s(attempt, reply.status, reply.headers.get("Retry-After", ""))
-                told = f"the server answered {reply.status}: {error_text(reply.body[:BODY_MAX])}"
+                problem = f"the server answered {reply.status}: {error_text(reply.body[:BODY_MAX])}"
             except ValueError:
                 raise BackendError(
                     f"{what}: the server answered 200, but its body is no JSON"
@@ -107,9 +109,9 @@ class RemoteBackend:
             except http.NoAnswer as error:
                 wait = None if error.late else wait_s(attempt, 0)
                 how = f"within {self.timeout} s" if error.late else f"({error})"
-                told = f"{self.url} does not answer {how}"
+                problem = f"{self.url} does not answer {how}"
             if wait is None:
-                raise BackendError(f"{what}: {told}")
+                raise BackendError(f"{what}: {problem}")
             time.sleep(wait)
         raise AssertionError("attempts end")
 

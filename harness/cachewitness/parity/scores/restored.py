@@ -104,7 +104,7 @@ def shortfalls(found: Restored, need: Need, min_share: float = MIN_SHARE) -> lis
 
 
 def _rare(found: Restored, need: Need) -> list[str]:
-    happened, told = {
+    happened, what = {
         "preempted": (found.preempted, "requests were preempted"),
         "drafted": (found.drafted, "requests went on with a guessed token"),
         "evicted": (found.evicted, "requests saw a cached block make room"),
@@ -112,7 +112,7 @@ def _rare(found: Restored, need: Need) -> list[str]:
     return (
         []
         if happened / found.requests >= HAPPENED_SHARE
-        else [f"{happened} of {found.requests} {told}"]
+        else [f"{happened} of {found.requests} {what}"]
     )
 
 

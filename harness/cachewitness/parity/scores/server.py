@@ -217,11 +217,13 @@ class _Handler(BaseHTTPRequestHandler):
         raise Refused(404, f"there is no {asked.path}")
 
     def _content(self) -> bytes:
-        told = self.headers.get("Content-Length") or "0"
-        if not told.isdecimal() or int(told) > BODY_MAX:
+        length = self.headers.get("Content-Length") or "0"
+        if not length.isdecimal() or int(length) > BODY_MAX:
             self.close_connection = True
-            raise Refused(413, f"Content-Length is {told[:40]}; at most {BODY_MAX} bytes are read")
-        return self.rfile.read(int(told))
+            raise Refused(
+                413, f"Content-Length is {length[:40]}; at most {BODY_MAX} bytes are read"
+            )
+        return self.rfile.read(int(length))
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the report is the other side's."""

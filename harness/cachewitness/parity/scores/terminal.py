@@ -44,7 +44,7 @@ def heading(engine: str, task: str, questions: int, seed: int, out: Console) -> 
     )
 
 
-def told(lines: list[str], out: Console) -> None:
+def print_wrapped(lines: list[str], out: Console) -> None:
     """Print lines, wrapped."""
     for line in lines:
         print_lines(wrapped(line, ""), out)
@@ -189,7 +189,9 @@ def _print_changed(entries: list[Changed], out: Console) -> None:
     if len(entries) > len(first):
         by_arm = {entry.arm: sum(other.arm == entry.arm for other in entries) for entry in entries}
         counted = ", ".join(f"{count} in arm {arm}" for arm, count in by_arm.items())
-        told([f"answers {entries[0].change}: {counted}; all of them are in report.json"], out)
+        print_wrapped(
+            [f"answers {entries[0].change}: {counted}; all of them are in report.json"], out
+        )
         out.print()
 
 

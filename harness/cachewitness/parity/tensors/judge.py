@@ -123,13 +123,15 @@ class _Judge:
                 if _text(piece) not in after and not _is_whole(life, piece)
             }
         ends = {_text(life.pieces[-1]): life.pieces[-1].known for life in self.lives}
-        said = answers(self.model, after | ends)
+        defined = answers(self.model, after | ends)
         for life in self.lives:
             for piece in life.pieces:
                 self._piece(
-                    life, piece, said[_text(life.pieces[-1] if _is_whole(life, piece) else piece)]
+                    life,
+                    piece,
+                    defined[_text(life.pieces[-1] if _is_whole(life, piece) else piece)],
                 )
-            self._state(life, said)
+            self._state(life, defined)
         self.happened.restored_rows = self.row.restored_rows
         for entry in self.measured[:1]:
             entry.asked = max(self.row.asked.values(), default=0)
@@ -178,7 +180,7 @@ class _Judge:
         near = int(((best[:, 0] - best[:, 1]) <= 2 * self.floors.logits.tolerance).sum())
         return near, int(changed.sum()) - near
 
-    def _state(self, life: RequestLifetime, said: dict[Text, Answer]) -> None:
+    def _state(self, life: RequestLifetime, defined: dict[Text, Answer]) -> None:
         """Compare the state after a life's last known token, layer by layer; the first that is
         wrong is told.
         """
@@ -188,13 +190,13 @@ class _Judge:
         wrong = [
             part
             for part in sorted(parts)
-            if self._part(piece, *part, parts[part], said[_text(piece)])
+            if self._part(piece, *part, parts[part], defined[_text(piece)])
         ]
         self.row.states_beyond += bool(wrong)
         if wrong:
             layer, part = wrong[0]
             noise = self.floors.layers[layer][part]
-            off = distance(parts[wrong[0]], said[_text(piece)].kept[layer][part])
+            off = distance(parts[wrong[0]], defined[_text(piece)].kept[layer][part])
             how = f"is off by {off:.1e}" if math.isfinite(off) else "holds NaN or infinity"
             self._find(
                 DIVERGED,

@@ -175,13 +175,13 @@ def turns(s: TensorStory) -> None:
     """Hold a conversation: every request is the one before, what it generated, and something
     more.
     """
-    said = f"{s.text('sys', s.unit + 3)} {s.text('hello', s.own)}"
+    prompt = f"{s.text('sys', s.unit + 3)} {s.text('hello', s.own)}"
     u = s.unit
     for turn in range(3):
         decode = u // 2 + s.own
-        s.serve(f"t{turn}", said, decode)
+        s.serve(f"t{turn}", prompt, decode)
         s.evict()
-        said += f" @t{turn}:{decode} {s.text(f'more{turn}', s.own)}"
+        prompt += f" @t{turn}:{decode} {s.text(f'more{turn}', s.own)}"
 
 
 def alike(s: TensorStory) -> None:

@@ -56,19 +56,19 @@ def _modelopt(table: dict[str, Any], where: str) -> str:
     inner = table.get("quantization", table)
     if not isinstance(inner, dict):
         raise UsageError(f"{where}.quantization: no table")
-    said = (
+    algorithm = (
         inner.get("kv_cache_scheme")
         or table.get("kv_cache_scheme")
         or inner.get("kv_cache_quant_algo")
         or table.get("kv_cache_quant_algo")
     )
-    if isinstance(said, dict):
-        said = _scheme(said)
-    if said is None:
+    if isinstance(algorithm, dict):
+        algorithm = _scheme(algorithm)
+    if algorithm is None:
         return ""
-    if not isinstance(said, str):
+    if not isinstance(algorithm, str):
         raise UsageError(f"{where}: kv_cache_quant_algo: no text")
-    return ALGORITHMS.get(said.lower(), "")
+    return ALGORITHMS.get(algorithm.lower(), "")
 
 
 def _scheme(scheme: dict[str, Any]) -> str | None:

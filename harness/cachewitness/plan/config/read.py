@@ -161,14 +161,14 @@ def _dtype(fields: Fields) -> str:
     chooses it.
     """
     for field in ("dtype", "torch_dtype"):
-        said = fields.word(field, SERVED)
-        if said == "float32":
+        dtype = fields.word(field, SERVED)
+        if dtype == "float32":
             fields.notes.append(
                 f"dtype: {field} is float32, which vLLM's `auto` serves in bfloat16"
             )
             return "bfloat16"
-        if said is not None:
-            return said
+        if dtype is not None:
+            return dtype
     fields.notes.append(
         "dtype: not in the configuration; bfloat16 is what such weights are served in"
     )

@@ -35,10 +35,10 @@ def _typed(
     """Return the types of a convolution and its state, the latter what a field says, else a type
     with the reason why it is that; and whether the file fixes it.
     """
-    said = fields.word(field, get_args(Dtype)) if field else None
-    if said is None:
+    named = fields.word(field, get_args(Dtype)) if field else None
+    if named is None:
         fields.notes.append(f"state_dtype: the configuration names none; {otherwise} is {why}")
-    return dtype, said or otherwise, said is not None and said == dtype
+    return dtype, named or otherwise, named is not None and named == dtype
 
 
 def gated_delta(field: str) -> Callable[[Fields, str], Row]:

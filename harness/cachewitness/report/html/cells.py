@@ -139,12 +139,12 @@ def folded(cells: list[Cell]) -> Iterator[Cell]:
     hidden = (
         set(plain) & set(range(room, len(cells) - room)) if len(cells) > COLUMNS_MAX else set[int]()
     )
-    told = False
+    folding = False
     for index, cell in enumerate(cells):
         if index not in hidden:
-            told = False
+            folding = False
             yield cell
-        elif not told:
-            told = True
+        elif not folding:
+            folding = True
             until = next((i for i in range(index, len(cells)) if i not in hidden), len(cells))
             yield Cell(-1, "fold", f"{until - index} columns that are right or not read")

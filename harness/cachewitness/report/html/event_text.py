@@ -20,7 +20,7 @@ class Token(msgspec.Struct, kw_only=True):
     """
 
     at: int
-    said: str
+    answered: str
     cold: str
     differs: bool
 
@@ -79,14 +79,16 @@ def _row(submitted: Submitted, answer: Answer | None, colds: list[Cold], failing
     length = max([len(answer.tokens), *(at + 1 for at in right)])
     first = max(0, min(min(wrong, default=0) - TOKENS_MAX // 2, length - TOKENS_MAX))
     for at in range(first, min(first + TOKENS_MAX, length)):
-        said = _text(answer, at) if at < len(answer.tokens) else ""
-        row.tokens.append(Token(at=at + 1, said=said, cold=right.get(at, ""), differs=at in wrong))
+        answered = _text(answer, at) if at < len(answer.tokens) else ""
+        row.tokens.append(
+            Token(at=at + 1, answered=answered, cold=right.get(at, ""), differs=at in wrong)
+        )
     row.left_out = length - len(row.tokens)
     return row
 
 
-def _text(told: Answer | Cold, index: int) -> str:
+def _text(answer: Answer | Cold, index: int) -> str:
     """Return a token with its logprob."""
-    token = str(told.tokens[index])
-    logprob = told.logprobs[index] if told.logprobs else None
+    token = str(answer.tokens[index])
+    logprob = answer.logprobs[index] if answer.logprobs else None
     return token if logprob is None else f"{token} ({logprob:.6g})"

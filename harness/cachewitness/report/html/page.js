@@ -53,10 +53,10 @@ const play = (film) => {
     const made = element("td", "", "cell " + one.looks + (one.marked ? " marked" : ""), row);
     element("b", one.looks === "fold" ? "…" : (one.page < 0 ? "no page" : "page " + one.page), "", made);
     element("span", SIGNS[one.looks] + " " + (one.claim || ""), "", made);
-    const told = one.looks === "fold" ? one.claim
+    const text = one.looks === "fold" ? one.claim
       : one.page < 0 ? "A read needs " + one.claim + "; here the block table has ended."
       : "The block table says of page " + one.page + ": " + one.claim + ". The ledger knows: page " + one.page + " " + one.known + ".";
-    explained(made, (one.marked ? "Here it fails. " : "") + told, pool, one.page);
+    explained(made, (one.marked ? "Here it fails. " : "") + text, pool, one.page);
   };
   // A frame has numbers: of its rows, which have those of their cells, and of the pages of its pools.
   const lanes = (frame) => {

@@ -143,13 +143,13 @@ def of_history(
     `weighed` is the exit code by a list of expected failures, and what the list says.
     """
     finding = result.findings[0] if result.findings else None
-    told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
+    shown = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
     left = [
         f"{tally.checker}: {tally.crashed or tally.open}"
         for tally in result.tallies
         if tally.unjudged
     ]
-    picture = _describe(told, name)
+    picture = _describe(shown, name)
     _show(picture, header, events, finding)
     code, picture.why = weighed or (exit_code(result), "")
     return _render(

@@ -71,9 +71,9 @@ def _cell(cell: Cell) -> str:
         return f"no page   {SIGNS[cell.looks]:<8} {cell.claim}" + (
             "  <-- here" if cell.marked else ""
         )
-    told = f"page {cell.page:<4} {SIGNS[cell.looks]:<8} {cell.claim}"
+    line = f"page {cell.page:<4} {SIGNS[cell.looks]:<8} {cell.claim}"
     known = f"; but page {cell.page} {cell.known}" if cell.looks in ("wrong", "tainted") else ""
-    return told + known + ("  <-- here" if cell.marked else "")
+    return line + known + ("  <-- here" if cell.marked else "")
 
 
 def _pages(frame: Frame, film: Film) -> list[str]:

@@ -148,11 +148,11 @@ def content(record: Content) -> str:
         return "holds nothing"
     of = f"of group {record.group}, written by {record.writer} in step {record.step}"
     if record.state:
-        told = f"holds the state after {record.stop} tokens {of}"
+        text = f"holds the state after {record.stop} tokens {of}"
     else:
         spans = " and ".join(f"[{span.start}, {span.stop})" for span in record.spans())
-        told = f"holds tokens {spans} {of}"
-    return told + (", computed from something wrong" if record.tainted else "")
+        text = f"holds tokens {spans} {of}"
+    return text + (", computed from something wrong" if record.tainted else "")
 
 
 def page(record: PageRecord) -> str:

@@ -104,13 +104,13 @@ class _Run:
         these.
         """
         _git(self.tree, "bisect", "start", bad, good)
-        code, said = _called(
+        code, output = _called(
             [*_GIT, "bisect", "run", *self._command()], self.tree, stdout=subprocess.PIPE
         )
         if code == 0:
             return _git(self.tree, "rev-parse", "refs/bisect/bad"), []
-        if "first bad commit could be any of" not in said:
-            raise UsageError(f"git bisect ended with {code}: {one_line(said[-300:])}")
+        if "first bad commit could be any of" not in output:
+            raise UsageError(f"git bisect ended with {code}: {one_line(output[-300:])}")
         goods = _git(self.tree, "for-each-ref", "--format=%(refname)", "refs/bisect/good-*")
         left = _git(self.tree, "rev-list", "refs/bisect/bad", "--not", *goods.split())
         return "", left.split()
@@ -134,14 +134,16 @@ def _check_ends(run: _Run, good: str, bad: str, names: tuple[str, str]) -> None:
     """Test both ends. `git bisect` believes what it is told of them."""
     last = run.at(bad)
     if last.outcome != "bad":
-        said = "passes there" if last.outcome == "good" else f"cannot be judged there: {last.why}"
-        raise UsageError(f"--bad {names[1]}: the trace {said}")
+        problem = (
+            "passes there" if last.outcome == "good" else f"cannot be judged there: {last.why}"
+        )
+        raise UsageError(f"--bad {names[1]}: the trace {problem}")
     run.settings.anomaly = last.anomaly
     first = run.at(good)
     if first.outcome != "good":
         why = f"cannot be judged there: {first.why}"
-        said = f"fails there too ({first.anomaly})" if first.anomaly else why
-        raise UsageError(f"--good {names[0]}: the trace {said}")
+        problem = f"fails there too ({first.anomaly})" if first.anomaly else why
+        raise UsageError(f"--good {names[0]}: the trace {problem}")
 
 
 # --- git ------------------------------------------------------------------------------------------
@@ -163,8 +165,8 @@ def _git(where: Path, *command: str) -> str:
     except OSError as error:
         raise UsageError(f"git cannot be run in {where} ({error.strerror})") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise UsageError(f"git {command[0]}: {said[-1]}")
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise UsageError(f"git {command[0]}: {lines[-1]}")
     return done.stdout.strip()
 
 
@@ -182,13 +184,13 @@ def _called(command: Sequence[str], where: Path, stdout: int | None = None) -> t
         start_new_session=True,
     )
     try:
-        said, _ = child.communicate()
+        output, _ = child.communicate()
     except BaseException:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGTERM)
         child.wait()
         raise
-    return child.returncode, said or ""
+    return child.returncode, output or ""
 
 
 def _commit(repository: Path, revision: str, option: str) -> str:

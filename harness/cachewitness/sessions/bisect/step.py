@@ -102,8 +102,8 @@ def test(settings: Settings, tree: Path) -> Tested:
             settings.build, shell=True, cwd=tree, env=environment, capture_output=True, text=True
         )
         if built.returncode:
-            said = built.stderr.strip() or built.stdout.strip()
-            made.why = f"cannot be built: {said.splitlines()[-1] if said else built.returncode}"
+            output = built.stderr.strip() or built.stdout.strip()
+            made.why = f"cannot be built: {output.splitlines()[-1] if output else built.returncode}"
             return made
     engine = settings.engine.replace(SOURCE, str(tree))
     command = [sys.executable, "-P", "-m", "cachewitness.cli", "replay", settings.trace]
@@ -132,10 +132,10 @@ def _judge(settings: Settings, ran: subprocess.CompletedProcess[str], made: Test
         made.outcome = "bad" if alike else "skip"
         made.why = "" if alike else f"fails, and not with {settings.anomaly}"
         return made
-    said = ran.stderr.strip().splitlines()
+    lines = ran.stderr.strip().splitlines()
     made.why = (
         judged.not_run
-        or (said[-1].removeprefix("cachewitness: ") if said else "")
+        or (lines[-1].removeprefix("cachewitness: ") if lines else "")
         or (f"replay ended with {ran.returncode}")
     )
     return made

@@ -260,7 +260,7 @@ def _installed(python: str) -> list[str]:
 def _asked(python: str, code: str, *words: str) -> list[str]:
     """Return what another Python says. Raises UsageError if it does not."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [python, "-c", code, *words],
             capture_output=True,
             text=True,
@@ -268,7 +268,7 @@ def _asked(python: str, code: str, *words: str) -> list[str]:
             check=True,
             cwd=os.sep,
         ).stdout
-        listed: list[str] = json.loads(said)
+        listed: list[str] = json.loads(output)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         what = (
             "what is installed for it"

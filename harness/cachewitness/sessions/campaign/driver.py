@@ -91,7 +91,7 @@ class CampaignProgress:
     classes: set[tuple[str, ...]] = field(default_factory=set)
     lost: int = 0
     """How many workers ended that did not end by themselves."""
-    told: list[str] = field(default_factory=list)
+    incidents: list[str] = field(default_factory=list)
     """What happened to workers and to what they held, a line each."""
 
     def take(self, unit: Unit, outcome: Outcome) -> None:
@@ -128,19 +128,19 @@ def process_name() -> str:
 
 
 class Driver:
-    """Carries out a campaign. `told` is called after every look at the database."""
+    """Carries out a campaign. `on_progress` is called after every look at the database."""
 
     def __init__(
         self,
         planned: Planned,
         settings: CampaignSettings,
         executor: Executor,
-        told: Callable[[CampaignProgress], None] | None = None,
+        on_progress: Callable[[CampaignProgress], None] | None = None,
     ) -> None:
         self._planned = planned
         self._settings = settings
         self._executor = executor
-        self._told = told
+        self._on_progress = on_progress
         self._database = Database(settings.database)
         self._queue = Queue(self._database, planned.id, settings.attempts)
         self._progress = CampaignProgress()
@@ -175,13 +175,13 @@ class Driver:
             found = ", ".join(
                 f"{anomaly} by {checker}" for anomaly, checker, *_ in sorted(self._progress.classes)
             )
-            told = (
+            known = (
                 [f"{self._progress.findings:,} findings were met before: {found}"] if found else []
             )
-            if not (told or self._lost):
+            if not (known or self._lost):
                 raise
             lost = [line for line in self._lost if line not in str(error)]
-            raise FindingsLost("; ".join([str(error), *told, *lost])) from None
+            raise FindingsLost("; ".join([str(error), *known, *lost])) from None
         finally:
             self._database.close()
 
@@ -265,8 +265,8 @@ class Driver:
             progress.seconds = time.monotonic() - self._began
             progress.left = self._left()
             took = time.monotonic() - began
-            if self._told:
-                self._told(progress)
+            if self._on_progress:
+                self._on_progress(progress)
             if over or time_up:
                 self._queue.check()
                 return over
@@ -340,7 +340,7 @@ class Driver:
                     f"{self._named(held.place)} was leased for longer than {lease:g} s, and nobody"
                     " renews that"
                 )
-                self._progress.told.append(
+                self._progress.incidents.append(
                     f"{what}; was the clock of the database set back? The unit is leased again"
                 )
 
@@ -395,7 +395,7 @@ class Driver:
         self._at.pop(name, None)
         self._queue.lost(name)
         self._progress.lost += 1
-        self._progress.told.append(f"worker {name} {ended.why}; what it held is leased again")
+        self._progress.incidents.append(f"worker {name} {ended.why}; what it held is leased again")
         self._fruitless += 1
         self._lost += [ended.why] if ended.lost else []
         most = (

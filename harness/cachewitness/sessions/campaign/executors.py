@@ -22,7 +22,7 @@ _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from"
     " cachewitness.sessions.campaign.worker import main; sys.exit(main())"
 )
-TOLD = 400
+LINE_MAX = 400
 """Characters of what a worker said last that are told."""
 
 
@@ -57,7 +57,7 @@ class Executor(Protocol):
 @dataclass
 class _Process:
     process: subprocess.Popen[bytes]
-    said: IO[bytes]
+    errors: IO[bytes]
     mark: str
 
 
@@ -72,14 +72,14 @@ class Processes:
         """Start a process. What it has to know goes through a pipe, since a database's name may
         have a password in it.
         """
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
         command = [sys.executable, "-c", _MAIN, json.dumps(sys.path)]
         mark = strays.new()
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=errors,
             env={**os.environ, workers.MARK: workers.marked(mark)},
             start_new_session=True,
         )
@@ -91,14 +91,14 @@ class Processes:
             process.stdin.close()
         except BrokenPipeError:
             pass  # it is gone already, which `ended` says
-        return _Process(process, said, mark)
+        return _Process(process, errors, mark)
 
     def ended(self, handle: _Process) -> Ended | None:
         """Return how a process ended; None while it runs."""
         code = handle.process.poll()
         if code is None:
             return None
-        last = _last_line(handle.said)
+        last = _last_line(handle.errors)
         if code in (EXIT_USAGE, EXIT_LOST):
             return Ended(last or "it was refused", refused=True, lost=code == EXIT_LOST)
         if code == EXIT_TOO_LONG:
@@ -111,13 +111,13 @@ class Processes:
         handle.process.kill()
         handle.process.wait()
         strays.end(handle.mark)
-        handle.said.close()
+        handle.errors.close()
 
 
-def _last_line(said: IO[bytes]) -> str:
-    said.seek(0)
-    lines = said.read()[-10 * TOLD :].decode("utf-8", "replace").split("\n")
-    return next((line.strip()[:TOLD] for line in reversed(lines) if line.strip()), "")
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read()[-10 * LINE_MAX :].decode("utf-8", "replace").split("\n")
+    return next((line.strip()[:LINE_MAX] for line in reversed(lines) if line.strip()), "")
 
 
 class Ray:
@@ -138,7 +138,7 @@ class Ray:
             ray.init(address=address, log_to_driver=False, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UsageError(
-                f"--ray {address}: cannot be reached ({' '.join(str(error).split())[:TOLD]})"
+                f"--ray {address}: cannot be reached ({' '.join(str(error).split())[:LINE_MAX]})"
             ) from None
         self._task: Any = ray.remote(num_cpus=1, max_retries=0)(_work)
 
@@ -158,7 +158,7 @@ class Ray:
         try:
             refused, lost = self._ray.get(handle)
         except self._ray.exceptions.RayError as error:
-            return Ended(f"{type(error).__name__}: {' '.join(str(error).split())[:TOLD]}")
+            return Ended(f"{type(error).__name__}: {' '.join(str(error).split())[:LINE_MAX]}")
         return Ended(refused or "it left", refused=bool(refused), lost=lost)
 
     def stop(self, handle: Any) -> None:

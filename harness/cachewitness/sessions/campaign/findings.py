@@ -53,12 +53,12 @@ def normalised(trace: Trace) -> list[list[Any]]:
     several times in a row once.
     """
     numbers = _Numbers()
-    told = list[list[Any]]()
+    operations = list[list[Any]]()
     for op in trace.ops:
         one = numbers.operation(op)
-        if one != (told[-1] if told else None):
-            told.append(one)
-    return told
+        if one != (operations[-1] if operations else None):
+            operations.append(one)
+    return operations
 
 
 class _Numbers:

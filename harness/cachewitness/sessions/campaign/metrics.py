@@ -53,7 +53,7 @@ def text(progress: CampaignProgress, name: str) -> str:
 
 
 @contextmanager
-def told_by(where: str | None, name: str) -> Iterator[Callable[[CampaignProgress], None]]:
+def exporter(where: str | None, name: str) -> Iterator[Callable[[CampaignProgress], None]]:
     """Yield what to call with how far a campaign is; `where` is a file, a port, or None.
 
     Raises UsageError if the file cannot be written or the port is taken.

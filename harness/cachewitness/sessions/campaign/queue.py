@@ -307,10 +307,10 @@ class Queue:
             " LIMIT 1"
         )
         for key, *values in self._database.rows(statement, self.campaign):
-            told = ", ".join(
+            row = ", ".join(
                 f"{column} {value!r}" for column, value in zip(columns, values, strict=True)
             )
-            raise self.odd(key, f"is none that a campaign writes ({told})")
+            raise self.odd(key, f"is none that a campaign writes ({row})")
 
     def odd(self, key: str, why: str) -> OddRow:
         """Return what is raised for the row of a unit that cannot be used."""

@@ -108,7 +108,7 @@ class Subject(msgspec.Struct, kw_only=True):
     changed: list[str] = []
     ran_on: set[tuple[str, str]] = set()
     refused_on: set[tuple[str, str]] = set()
-    told_on: set[tuple[str, str]] = set()
+    reported_on: set[tuple[str, str]] = set()
     found: int = 0
     disagreed: int = 0
     wrong: dict[str, int] = {}
@@ -139,7 +139,7 @@ class Subject(msgspec.Struct, kw_only=True):
             self.streams.setdefault(unit.plan.stream, Stream()).add(unit, outcome)
         self.ran_on.update(outcome.ran_on)
         self.refused_on.update(outcome.refused_on)
-        self.told_on.update(
+        self.reported_on.update(
             set(outcome.ran_on).intersection(outcome.refused_on)
         )  # by the unit itself, in `vacuous`
         self.changed += outcome.vacuous
@@ -186,7 +186,7 @@ class Subject(msgspec.Struct, kw_only=True):
         lines += [
             f"configuration {name}: the engine ran it at the {level} level in one unit, and"
             " refused it in another"
-            for level, name in sorted((self.ran_on & self.refused_on) - self.told_on)
+            for level, name in sorted((self.ran_on & self.refused_on) - self.reported_on)
         ]
         ran = sum(one.ran for one in self.streams.values())
         refused = sum(one.refused for one in self.streams.values())
@@ -219,7 +219,7 @@ class Subject(msgspec.Struct, kw_only=True):
             if self.unkept
             else ""
         )
-        told = [
+        lines = [
             *(
                 f"the harness failed in {_units(count)}: {line}"
                 for line, count in self.crashed.items()
@@ -230,7 +230,7 @@ class Subject(msgspec.Struct, kw_only=True):
             *([f"{_units(self.undone)} not done"] if self.undone else []),
             *crashed[:1],
         ]
-        return told or self.vacuous
+        return lines or self.vacuous
 
 
 def _units(count: int) -> str:
@@ -382,15 +382,15 @@ class Totals:
         missed = [f"{self._canary_missed}, {unproved}"] if self.self_test is None else []
         if missed and self.exit_code == EXIT_NOTHING_CHECKED:
             return missed
-        told = [
+        lines = [
             f"{subject.engine}: {line}"
             for subject in self.subjects.values()
             for line in subject.reasons[:1]
         ]
-        told += ["time was up"] if self.time_up else []
-        told += [self.stopped] if self.stopped else []
-        told += [f"{_units(len(self.undone))} not done"] if self.undone and not told else []
-        return told + self.vacuous + missed
+        lines += ["time was up"] if self.time_up else []
+        lines += [self.stopped] if self.stopped else []
+        lines += [f"{_units(len(self.undone))} not done"] if self.undone and not lines else []
+        return lines + self.vacuous + missed
 
     @property
     def _canary_missed(self) -> str:

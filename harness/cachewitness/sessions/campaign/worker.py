@@ -83,10 +83,10 @@ def _traces_of(queue: Queue, database: Database) -> str:
     does.
     """
     began = time.monotonic()
-    said = False
+    announced = False
     while (traces := queue.traces) is None:
-        if not said and time.monotonic() >= began + MISSED:
-            said = True
+        if not announced and time.monotonic() >= began + MISSED:
+            announced = True
             line = (
                 f"campaign {queue.campaign} is not in database {database.without_password}, and this worker"  # noqa: E501
                 " waits for it"
@@ -140,9 +140,9 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
             raise
         finding = outcome.met[0].finding
         named = f"{unit.engine.text}, {unit.policy}: {unit.name}"
-        told = f"{finding.anomaly} by {finding.checker}: {finding.sentence}"
+        first = f"{finding.anomaly} by {finding.checker}: {finding.sentence}"
         raise FindingsLost(
-            f"{error}; findings of {named} could not be entered, the first being {told}"
+            f"{error}; findings of {named} could not be entered, the first being {first}"
         ) from None
 
 

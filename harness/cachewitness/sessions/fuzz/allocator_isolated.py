@@ -86,8 +86,8 @@ class Child:
     def _last_words(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode("utf-8", "backslashreplace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
-        return f"; it wrote {said[-1][:_QUOTED]!r}" if said else ""
+        written = [line.strip() for line in lines if line.strip()]
+        return f"; it wrote {written[-1][:_QUOTED]!r}" if written else ""
 
 
 class Isolated:

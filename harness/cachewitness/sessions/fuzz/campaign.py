@@ -62,8 +62,8 @@ def levels_of(engine: EngineSpec, policy: str) -> tuple[Level, ...]:
 
 @dataclass
 class Campaign:
-    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest`
-    are its outcome.
+    """Runs a plan on an engine. `on_trace` is called after every trace; `report`, `marks` and
+    `digest` are its outcome.
 
     A failure that `expected` excuses, by its id `fuzz:trace@configuration` and its anomaly, does
     not end it.
@@ -71,7 +71,7 @@ class Campaign:
 
     engine: EngineSpec
     plan: Plan
-    told: Callable[[Campaign], None] | None = None
+    on_trace: Callable[[Campaign], None] | None = None
     expected: Expectations = field(default_factory=Expectations)
     on_failure: Callable[[Failure, bool], None] | None = None
     """Told of a failure when it was met, and again when it is as small as it gets."""
@@ -163,8 +163,8 @@ class Campaign:
             if number + 1 == REFUSED_MAX and not self.traces:
                 raise UsageError([*self._left_out.values()][-1].why)
             self.report.seconds = time.perf_counter() - started
-            if self.told:
-                self.told(self)
+            if self.on_trace:
+                self.on_trace(self)
             late = seconds and self.report.seconds - self.report.startup_seconds >= seconds
             if late or self.failed or (operations and self.operations >= operations):
                 return
@@ -259,15 +259,17 @@ class Campaign:
             report.vacuous.append("no trace ran")
         drawn = self.refused + self.traces
         if self.traces < RAN_LEAST * drawn:
-            told = (
+            refusals = (
                 f"the engine refused {self.refused:,} of {drawn:,} drawn configurations, all but"
                 f" {self.traces}"
             )
-            report.vacuous.append(f"{told}; draw those that it is for, with --layout and --option")
+            report.vacuous.append(
+                f"{refusals}; draw those that it is for, with --layout and --option"
+            )
         before = self.refused - self._refused_last
         if self.traces and not by_chance(self._refused_last, before, self.traces):
-            told = f"the engine refused the last {self._refused_last:,} drawn configurations"
-            report.vacuous.append(f"{told}, and {before:,} of {before + self.traces:,} before")
+            refusals = f"the engine refused the last {self._refused_last:,} drawn configurations"
+            report.vacuous.append(f"{refusals}, and {before:,} of {before + self.traces:,} before")
         report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
 

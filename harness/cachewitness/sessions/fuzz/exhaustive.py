@@ -38,7 +38,7 @@ ASKED = {
     "scheduler": ("abort", "preempt", "reset", "withdraw"),
 }
 """What a search asks for that an engine need not be able to do."""
-UNTOLD = ("tier_delay",)
+UNREAD = ("tier_delay",)
 """Options whose state the fingerprint does not read."""
 TELL_S = 1.0
 """Seconds between two words on how far a search is."""
@@ -146,7 +146,7 @@ def check(
     if not offered:
         raise UsageError(f"--level: {engine.kind.name} has no {' or '.join(levels)} level")
     for configuration in configurations:
-        for name in UNTOLD:
+        for name in UNREAD:
             if configuration.options.get(name):
                 raise UsageError(
                     f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without"
@@ -157,11 +157,11 @@ def check(
                 f"--exhaustive: the options of {configuration.name} mean nothing at"
                 f" {' or '.join(offered)} level"
             )
-    taken, told = _asked(
+    taken, not_run = _asked(
         engine, [Scope(one, next(filter(one.runs_at, offered)), Bound()) for one in configurations]
     )
     if configurations and not taken:
-        raise UsageError(told[0].why)
+        raise UsageError(not_run[0].why)
 
 
 def _asked(engine: EngineSpec, scopes: Sequence[Scope]) -> tuple[list[Scope], list[NotRun]]:
@@ -169,22 +169,22 @@ def _asked(engine: EngineSpec, scopes: Sequence[Scope]) -> tuple[list[Scope], li
     what it cannot be asked.
     """
     taken = []
-    told = Counter[tuple[str, str]]()
+    not_run = Counter[tuple[str, str]]()
     for scope in scopes:
         try:
             opened = engine.open(scope.header())
         except EngineBroken:
             raise
         except UsageError as error:
-            told[f"configuration {scope.name}", str(error)] += 1
+            not_run[f"configuration {scope.name}", str(error)] += 1
             continue
         header = opened.describe()
         Watched(opened).close()
         taken.append(scope)
         for name in ASKED[scope.level]:
             if name not in header.capabilities:
-                told[name, header.not_applicable.get(name, "the engine cannot")] += 1
-    return taken, [NotRun(what, why, count) for (what, why), count in told.items()]
+                not_run[name, header.not_applicable.get(name, "the engine cannot")] += 1
+    return taken, [NotRun(what, why, count) for (what, why), count in not_run.items()]
 
 
 def search(
@@ -195,7 +195,7 @@ def search(
     *,
     full: bool = True,
     seconds: float = 0.0,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
     on_died: Callable[[str], None] | None = None,
     processes: int = PROCESSES,
 ) -> Coverage:
@@ -203,8 +203,8 @@ def search(
     seen).
 
     Without `full` only those that take a minute or two in all; the others are listed as not run.
-    `told` is called with how many tasks are done, how many states they had, and whether a failure
-    is known; `on_died` of each process that was replaced.
+    `on_progress` is called with how many tasks are done, how many states they had, and whether a
+    failure is known; `on_died` of each process that was replaced.
     """
     started = time.monotonic()
     deadline = started + seconds if seconds else 0.0
@@ -231,7 +231,7 @@ def search(
     tasks = _Tasks(engine, coverage, deadline)
     try:
         with WorkerPool(processes, tasks.carry_out, on_died) as pool:
-            _search(pool, tasks, coverage, left, told)
+            _search(pool, tasks, coverage, left, on_progress)
         if coverage.failure:
             shrink(coverage.failure, engine)
     # What was searched until then stands in every case: a failure that is known is reported,
@@ -297,7 +297,7 @@ def _search(
     tasks: _Tasks,
     coverage: Coverage,
     left: Counter[int],
-    told: Progress | None,
+    on_progress: Progress | None,
 ) -> None:
     """Carry out all tasks, or until one finds a failure; `left` counts those that were not.
 
@@ -306,12 +306,12 @@ def _search(
     try:
         for number, task in pool.in_order(range(len(tasks.all))):
             while not task.wait(TELL_S):
-                _report_progress(told, coverage, number, tasks)
+                _report_progress(on_progress, coverage, number, tasks)
             found = task.result()
             covered = tasks.all[number].covered
             covered.add(found)
             left[id(covered)] -= 1
-            _report_progress(told, coverage, number + 1, tasks)
+            _report_progress(on_progress, coverage, number + 1, tasks)
             if found.crashed:
                 coverage.crashed = f"{covered.scope.name}: {found.crashed}"
             if found.failure or found.crashed:
@@ -325,9 +325,11 @@ def _search(
         raise
 
 
-def _report_progress(told: Progress | None, coverage: Coverage, done: int, tasks: _Tasks) -> None:
-    if told:
-        told(done, sum(len(one.states) for one in coverage.covered), tasks.failing)
+def _report_progress(
+    on_progress: Progress | None, coverage: Coverage, done: int, tasks: _Tasks
+) -> None:
+    if on_progress:
+        on_progress(done, sum(len(one.states) for one in coverage.covered), tasks.failing)
 
 
 def _failed(covered: Covered, found: Found) -> Failure | None:

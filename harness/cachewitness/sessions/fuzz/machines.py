@@ -183,7 +183,7 @@ class Machine(RuleBasedStateMachine):
     """The shrunk trace of each anomaly that was found."""
 
     live = Bundle("live")
-    said = Bundle("said")
+    sent = Bundle("said")
     """Requests that may still do something, and all that there ever were."""
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class Machine(RuleBasedStateMachine):
     # --- requests ---------------------------------------------------------------------------------
 
     @rule(
-        targets=(live, said),
+        targets=(live, sent),
         whole=LENGTHS,
         shared=LENGTHS,
         text=st.sampled_from("AB"),
@@ -248,14 +248,14 @@ class Machine(RuleBasedStateMachine):
             [f"{text}:{common}", f"{self._next}:{tokens - common}"], salt=salt, adapter=adapter
         )
 
-    @rule(targets=(live, said), before=said, salt=_SALTS, stream=_STREAMS, picture=_PICTURES)
+    @rule(targets=(live, sent), before=sent, salt=_SALTS, stream=_STREAMS, picture=_PICTURES)
     def submit_again(self, before: str, salt: str, stream: str, picture: Picture | None) -> str:
         """Submit what was said before, now and then with an image in it."""
         prompt = self._prompts[before][0]
         media = _placed(picture, length_of(prompt)) if picture else []
         return self._submit([prompt], salt=salt, stream=stream, media=media)
 
-    @rule(target=said, before=said)
+    @rule(target=sent, before=sent)
     def serve(self, before: str) -> str:
         """Submit what was said before, let it be computed, and end it."""
         r = self._submit([self._prompts[before][0]])
@@ -264,8 +264,8 @@ class Machine(RuleBasedStateMachine):
         return r
 
     @rule(
-        targets=(live, said),
-        before=said,
+        targets=(live, sent),
+        before=sent,
         length=LENGTHS,
         generated=st.integers(0, 17),
         more=LENGTHS,

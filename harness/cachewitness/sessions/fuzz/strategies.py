@@ -83,6 +83,6 @@ def prompts(
     drawn = []
     for number in range(drawer(st.integers(1, count_max))):
         name = f"r{number}"
-        said = talk.say(name, talk.anything(name))
-        drawn.append(vocabulary.tokens(said.prompt))
+        sent = talk.say(name, talk.anything(name))
+        drawn.append(vocabulary.tokens(sent.prompt))
     return drawn

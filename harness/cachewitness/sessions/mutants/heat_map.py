@@ -127,11 +127,11 @@ def _row(
     for place, (found, name) in enumerate(zip(cells, columns, strict=True)):
         x = LEFT + CELL_WIDTH * place
         share = len(found) / len(faults)
-        told = f"{letter}, {name}: {len(found)} of {len(faults)}" + "".join(
+        title = f"{letter}, {name}: {len(found)} of {len(faults)}" + "".join(
             f"\n{fault}" for fault in found
         )
         shade = round(share * (SHADES - 1)) if found else "none"
-        cell = [chart.title(told), chart.rect(x, y, CELL_WIDTH - 2, CELL_HEIGHT - 2, f"s{shade}")]
+        cell = [chart.title(title), chart.rect(x, y, CELL_WIDTH - 2, CELL_HEIGHT - 2, f"s{shade}")]
         if found:
             middle = x + CELL_WIDTH // 2 - 1
             count = f"{len(found)}"

@@ -96,7 +96,7 @@ def run(
     seeds: int = 1,
     write: bool = False,
     jobs: int = 1,
-    told: Callable[[Row], None] | None = None,
+    on_row: Callable[[Row], None] | None = None,
 ) -> Matrix:
     """Hunt every fault, under each of so many seeds for `budget` seconds of CPU time at most,
     `jobs` faults at a time.
@@ -114,8 +114,8 @@ def run(
                 except WorkerDied as died:
                     row = _row(all_mutants()[name], not_run=str(died))
                 matrix.rows.append(row)
-                if told:
-                    told(row)
+                if on_row:
+                    on_row(row)
     except KeyboardInterrupt:
         matrix.interrupted = True
     return matrix

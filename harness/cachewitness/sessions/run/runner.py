@@ -243,7 +243,7 @@ class Runner:
         met soon. What failed when it was run last comes before everything else.
         """
         first, streams = self._streams(suite, deadline)
-        report.reuse = [stream.reuse for stream in (*first, *streams) if not stream.control]
+        report.reuse = [stream.reuse for stream in streams if not stream.control]
         last = [stream for stream in streams if stream.control and not suite.endless]
         for together in (
             first,
@@ -389,7 +389,9 @@ class Runner:
         for index, stream in enumerate(streams):
             chosen = self._chosen(suite, stream, deadline)
             if chosen.first:
-                first.append(replace(stream, traces=iter(chosen.first)))
+                earlier = replace(stream, traces=iter(chosen.first))
+                earlier.reuse = stream.reuse
+                first.append(earlier)
             stream.traces = chosen.rest
             if self._short and not self.choice.narrows:
                 stream.traces = taken.of(stream.traces, index)

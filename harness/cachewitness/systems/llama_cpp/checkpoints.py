@@ -126,8 +126,8 @@ class Checkpoints:
         """Return from what a request has gone on; nothing if the log says what does not fit
         together.
         """
-        told = self._resumed.pop(r, [])
-        return [] if self._lost else told
+        resumed = self._resumed.pop(r, [])
+        return [] if self._lost else resumed
 
     def why(self, r: str) -> str:
         """Return why nothing was restored for a request; empty if the log does not show it."""
@@ -136,12 +136,12 @@ class Checkpoints:
     def follow(self, lines: Iterable[str]) -> None:
         """Take lines of the log in."""
         for line in lines:
-            if said := _NUMBER.search(line):
-                self._number = int(said[1])
-            elif said := _OF_SLOT.search(line):
-                _act(self._slot_lines, said[2], self._slots[int(said[1])])
-            elif said := _OF_HOST.search(line):
-                _act(self._host_lines, said[2])
+            if found := _NUMBER.search(line):
+                self._number = int(found[1])
+            elif found := _OF_SLOT.search(line):
+                _act(self._slot_lines, found[2], self._slots[int(found[1])])
+            elif found := _OF_HOST.search(line):
+                _act(self._host_lines, found[2])
 
     # --- slots ------------------------------------------------------------------------------------
 

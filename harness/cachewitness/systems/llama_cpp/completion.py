@@ -114,23 +114,23 @@ class Completion:
                 self._refused(json.loads(text))
                 return
             if name == b"data":
-                said = json.loads(text)
-                if "error" in said:
-                    self._refused(said["error"])
+                part = json.loads(text)
+                if "error" in part:
+                    self._refused(part["error"])
                     return
-                ended = self._take(said)
+                ended = self._take(part)
         if not ended and not self._gone:
             self._failed = f"the server ends it after {len(self.tokens)} tokens"
 
-    def _take(self, said: dict[str, Any]) -> bool:
+    def _take(self, part: dict[str, Any]) -> bool:
         """Take a part of the answer in; return whether it was the last."""
-        self.tokens += said["tokens"]
-        self._logprobs += [row["logprob"] for row in said.get("completion_probabilities", ())]
-        if said["stop"]:
-            self._restored = said["timings"]["cache_n"]
-            self._full = bool(said["truncated"]) and len(self.tokens) < self._asked.generate
+        self.tokens += part["tokens"]
+        self._logprobs += [row["logprob"] for row in part.get("completion_probabilities", ())]
+        if part["stop"]:
+            self._restored = part["timings"]["cache_n"]
+            self._full = bool(part["truncated"]) and len(self.tokens) < self._asked.generate
         self._heard()
-        return bool(said["stop"])
+        return bool(part["stop"])
 
     def _refused(self, error: dict[str, Any]) -> None:
         """Take in why there is no answer: no room is a refusal, anything else a failure."""

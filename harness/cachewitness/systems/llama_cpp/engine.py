@@ -56,11 +56,11 @@ class LlamaCpp(StreamingEngine[Completion]):
         super().__init__(declared(NAME, header, self._rules(keeps), version=version()))
 
     def _rules(self, keeps: Resumes) -> Rules:
-        told = keeps if self._log is not None else ""
-        if told == "sliding" and self._settings.switches["swa_full"]:
-            told = "full"
+        resumes = keeps if self._log is not None else ""
+        if resumes == "sliding" and self._settings.switches["swa_full"]:
+            resumes = "full"
         answering = Answering(
-            "float32", VOCABULARY, resumes=told, window=BLOCK if told == "sliding" else 0
+            "float32", VOCABULARY, resumes=resumes, window=BLOCK if resumes == "sliding" else 0
         )
         return Rules(
             caching=self._caching,
@@ -77,7 +77,7 @@ class LlamaCpp(StreamingEngine[Completion]):
             self._server.address, op, caching=self._caching, heard=self.heard, marked=marked
         )
 
-    def told(self, answer: Answer) -> list[Event]:
+    def events_of(self, answer: Answer) -> list[Event]:
         """Return an answer, behind the states from which its request went on."""
         if self._log is None:
             return [answer]

@@ -47,10 +47,10 @@ class Server:
 
     def slots(self) -> list[dict[str, Any]]:
         """Return what the server says of its slots."""
-        status, said = self.ask("GET", "/slots")
-        if status != http.OK or not isinstance(said, list):
-            raise ServerFailed(f"/slots answers {status}, {str(said)[:80]!r}")
-        return said
+        status, reply = self.ask("GET", "/slots")
+        if status != http.OK or not isinstance(reply, list):
+            raise ServerFailed(f"/slots answers {status}, {str(reply)[:80]!r}")
+        return reply
 
     def under_way(self) -> int:
         """Return how many requests run in slots."""
@@ -67,14 +67,14 @@ class Server:
         for slot in self.slots():
             number = slot["id"]
             for action in ("save", "erase", "restore"):
-                status, said = self.ask(
+                status, reply = self.ask(
                     "POST", f"/slots/{number}?action={action}", {"filename": f"slot{number}"}
                 )
                 if status != http.OK:
                     raise ServerFailed(
-                        f"to {action} slot {number} answers {status}, {str(said)[:200]!r}"
+                        f"to {action} slot {number} answers {status}, {str(reply)[:200]!r}"
                     )
-                if action == "save" and not said["n_saved"]:
+                if action == "save" and not reply["n_saved"]:
                     break
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:

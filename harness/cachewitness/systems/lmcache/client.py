@@ -52,9 +52,9 @@ class Client:
         self._unasked: list[tuple[Any, Callable[[], Any]]] = []
         """What was asked while the server was away: the future of its answer, and what answers."""
 
-    def heartbeat(self, **told: Any) -> Heartbeat:
+    def heartbeat(self, **arguments: Any) -> Heartbeat:
         """Return what LMCache has in place of its thread that asks whether the server lives."""
-        self._heartbeats.append(made := Heartbeat(**told))
+        self._heartbeats.append(made := Heartbeat(**arguments))
         return made
 
     def step(self) -> Moment:
@@ -93,7 +93,7 @@ class Client:
         """Answer that nothing experimental is there, no stream of key events either."""
         return self._ask("experimental", list)
 
-    def report_block_allocation(self, *told: Any) -> Any:
+    def report_block_allocation(self, *arguments: Any) -> Any:
         """Take no note: it is for statistics alone."""
         return self._ask("report", lambda: None)
 
@@ -102,9 +102,9 @@ class Client:
 
     # --- engines, look-ups ------------------------------------------------------------------------
 
-    def register_kv_cache(self, instance: int, *told: Any) -> Any:
+    def register_kv_cache(self, instance: int, *arguments: Any) -> Any:
         """Register an engine's caches."""
-        return self._ask("register", lambda: self.server.register(instance, *told))
+        return self._ask("register", lambda: self.server.register(instance, *arguments))
 
     def lookup(self, key: Any, readers: int) -> Any:
         """Look a prefix up."""

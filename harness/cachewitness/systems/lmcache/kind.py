@@ -127,12 +127,12 @@ def _taken(header: TraceHeader, named: Mapping[str, str]) -> tuple[TraceHeader, 
     given = dict[str, Any]()
     for name, (least, what) in OWN.items():
         text = named.get(name, "")
-        said = (
+        default = (
             int(text)
             if text.isdecimal()
             else {"": least, "true": True, "false": False}.get(text, text)
         )
-        value = given[name] = options.pop(name, said)
+        value = given[name] = options.pop(name, default)
         if type(value) is not type(least) or value < least:
             raise UsageError(f"--engine {NAME}: option '{name}={value}' must be {what}")
     return msgspec.structs.replace(header, options=options), given

@@ -28,7 +28,7 @@ class Heartbeat:
 
     stop_requested = False
 
-    def __init__(self, health_event: Any, **told: Any) -> None:
+    def __init__(self, health_event: Any, **arguments: Any) -> None:
         self._healthy = health_event
         self._recover: Callable[[], bool] = lambda: True
 

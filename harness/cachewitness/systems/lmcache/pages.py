@@ -64,7 +64,7 @@ class Pages:
         """By worker and group: the layers' numbers."""
         self._marks = [0 if replicated else worker * LAYERS for worker in self.workers]
         self._fresh = [
-            [self._said_by(torch, of, layer) for layer, of in enumerate(layers)]
+            [self._first_numbers(torch, of, layer) for layer, of in enumerate(layers)]
             for layers in self._rows[0]
         ]
         """By group: what a page's rows begin with, but for the page's number and the worker."""
@@ -87,37 +87,37 @@ class Pages:
         return tensor.view(torch.int16).view(tensor.shape[0], -1, tensor.shape[-1])
 
     @staticmethod
-    def _said_by(torch: Any, rows: Any, layer: int) -> Any:
+    def _first_numbers(torch: Any, rows: Any, layer: int) -> Any:
         """Return the first numbers of each row of a page of a layer, with places and the layer
         in them, [row, number].
         """
-        said = torch.zeros((rows.shape[1], LEAST), dtype=rows.dtype)
-        said[:, 2] = torch.arange(rows.shape[1])
-        said[:, 3] = layer + 1
-        return said
+        numbers = torch.zeros((rows.shape[1], LEAST), dtype=rows.dtype)
+        numbers[:, 2] = torch.arange(rows.shape[1])
+        numbers[:, 3] = layer + 1
+        return numbers
 
     def write(self, group: int, page: int) -> None:
         """Have a step write a page, on every worker."""
         self._count += 1
         for mark, groups in zip(self._marks, self._rows, strict=True):
-            for layer, (said, rows) in enumerate(
+            for layer, (numbers, rows) in enumerate(
                 zip(self._fresh[group], groups[group], strict=True)
             ):
-                said[:, 0] = self._count % HALF
-                said[:, 1] = self._count // HALF
-                said[:, 3] = mark + layer + 1
-                rows[page, :, :LEAST] = said
+                numbers[:, 0] = self._count % HALF
+                numbers[:, 1] = self._count // HALF
+                numbers[:, 3] = mark + layer + 1
+                rows[page, :, :LEAST] = numbers
 
     def held(self, group: int, page: int, worker: int = 0) -> int:
         """Return the number of what a page of a worker holds, in all its layers and places; 0 if
         nothing, or not one thing.
         """
         mark = self._marks[worker]
-        said = {
+        numbers = {
             self._number_in_layer(rows[page], mark + layer)
             for layer, rows in enumerate(self._rows[worker][group])
         }
-        return said.pop() if len(said) == 1 else 0
+        return numbers.pop() if len(numbers) == 1 else 0
 
     def _number_in_layer(self, rows: Any, layer: int) -> int:
         """Return the number in one layer of a page; 0 if its rows do not agree or are not in
@@ -152,11 +152,11 @@ class Pages:
 
     def _tell_torn(self, group: int, page: int, worker: int) -> None:
         mark = self._marks[worker]
-        said = [
+        numbers = [
             self._number_in_layer(rows[page], mark + layer)
             for layer, rows in enumerate(self._rows[worker][group])
         ]
-        torn = [layer for layer, number in enumerate(said) if not number] or [*range(LAYERS)]
+        torn = [layer for layer, number in enumerate(numbers) if not number] or [*range(LAYERS)]
         where = f" of worker {worker}" if len(self.workers) > 1 else ""
         print(
             f"block {page} of group {group}{where}: what arrived in layers {torn} is no whole page",

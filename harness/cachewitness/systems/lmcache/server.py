@@ -385,10 +385,16 @@ class RealServer:
         """Return from which page a block was filled, on every worker; None if from none that is
         there.
         """
-        said = tuple(self.device.held(group, block, worker) for worker in self.store_of.workers)
+        on_device = tuple(
+            self.device.held(group, block, worker) for worker in self.store_of.workers
+        )
         page, column, numbers = expected.get((group, block), Brought(NOWHERE, 0, ()))
-        if not all(said) or numbers != said:
-            others = [other for other, content in self._contents() if content == said and all(said)]
+        if not all(on_device) or numbers != on_device:
+            others = [
+                other
+                for other, content in self._contents()
+                if content == on_device and all(on_device)
+            ]
             page = others[0] if others else NOWHERE
         return PageCopy(page, BlockId(block), group, column) if page != NOWHERE else None
 

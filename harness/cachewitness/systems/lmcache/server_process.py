@@ -79,11 +79,11 @@ class Server:
 
     # --- an engine --------------------------------------------------------------------------------
 
-    def register(self, instance: int, *told: Any) -> None:
+    def register(self, instance: int, *arguments: Any) -> None:
         """Register an engine's caches, as its worker tells of them (`register_kv_cache`)."""
         self._instance = instance
-        self._infos = told[-1]
-        self._modules.transfers.register_kv_cache(instance, *told)
+        self._infos = arguments[-1]
+        self._modules.transfers.register_kv_cache(instance, *arguments)
 
     def close(self) -> None:
         """Forget the engine, its requests, and every object."""

@@ -127,14 +127,14 @@ class Server:
         for one in generated:
             self._take(one)
 
-    def _take(self, said: Any) -> None:
+    def _take(self, response: Any) -> None:
         """Take in a token, and what is kept if it was the last."""
-        request = self.requests[said.uid]
-        request.tokens.append(int(said.token))
-        request.logprobs.append(float(said.logprobs[said.token]))
-        if said.finish_reason is not None:
-            self.keep(said.all_tokens[:], said.prompt_cache, "assistant")
-            self.ended.append(self.requests.pop(said.uid).answer("length"))
+        request = self.requests[response.uid]
+        request.tokens.append(int(response.token))
+        request.logprobs.append(float(response.logprobs[response.token]))
+        if response.finish_reason is not None:
+            self.keep(response.all_tokens[:], response.prompt_cache, "assistant")
+            self.ended.append(self.requests.pop(response.uid).answer("length"))
 
     def keep(self, tokens: list[int], cache: list[Any], kind: str) -> None:
         """Keep the cache of these tokens."""

@@ -39,15 +39,17 @@ class Address:
         try:
             reply = http.ask("GET", url, headers=self._headers(), within=seconds, most=BODY_MAX)
             if reply.status != http.OK:
-                words = self.told(error_text(reply.body))
+                words = self.redacted(error_text(reply.body))
                 raise ServerFailed(f"{path} answers {reply.status}: {words}")
             return reply.json()
         except http.NoAnswer as error:
-            raise ServerFailed(f"{self.base} does not answer ({self.told(str(error))})") from None
+            raise ServerFailed(
+                f"{self.base} does not answer ({self.redacted(str(error))})"
+            ) from None
         except ValueError:
             raise ServerFailed(f"{path} answers 200, but its body is no JSON") from None
 
-    def told(self, text: str) -> str:
+    def redacted(self, text: str) -> str:
         """Return a text in which the key is not repeated."""
         return text.replace(self.key, "(key)") if self.key else text
 

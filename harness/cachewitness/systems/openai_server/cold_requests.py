@@ -57,7 +57,7 @@ class Manner:
 
     way: Way
     salted: bool
-    zero_unsaid: bool = False
+    zero_left_out: bool = False
 
     def fields(self, salt: str, *, caching: bool) -> dict[str, Any]:
         """Return what a request has beside its prompt; without the cache the salt must be one
@@ -126,7 +126,7 @@ class Asker:
 
     def refused(self, why: str) -> UsageError:
         """Return the refusal of a server, in one line."""
-        return UsageError(f"--engine {NAME}: {self.address.told(why)}")
+        return UsageError(f"--engine {NAME}: {self.address.redacted(why)}")
 
 
 class _AskedAgain(Exception):
@@ -153,18 +153,18 @@ def prove(warm: Asker, cold: Asker | None, block: int) -> Manner:
 
 
 def _proven(warm: Asker, cold: Asker | None, block: int) -> Manner:
-    prompt, salt, zero_unsaid = _cached(warm, block)
+    prompt, salt, zero_left_out = _cached(warm, block)
     salted = (
         warm.restored(prompt, cache_salt=new_salt()) <= 0 < warm.restored(prompt, cache_salt=salt)
     )
     if cold is not None:
         for _ in range(2):
             _without_cache(cold, cold.restored(prompt))
-        return Manner("another server", salted, zero_unsaid)
+        return Manner("another server", salted, zero_left_out)
     if salted:
-        return Manner("salts", salted, zero_unsaid)
+        return Manner("salts", salted, zero_left_out)
     if warm.restored(prompt, cache_prompt=False) <= 0 < warm.restored(prompt):
-        return Manner("cache_prompt", salted, zero_unsaid)
+        return Manner("cache_prompt", salted, zero_left_out)
     _check_that_one_answers(warm, prompt, salt, warm.restored(prompt, cache_salt=salt))
     raise warm.refused(
         "the server cannot be asked without its cache, so no answer can be called cold: it heeds"
@@ -222,12 +222,12 @@ def _check_that_one_answers(warm: Asker, prompt: list[int], salt: str, before: i
     """
     restored = [before, *(warm.restored(prompt, cache_salt=salt) for _ in range(SERVERS))]
     if min(restored) <= 0 < max(restored):
-        told = ", ".join(str(max(tokens, 0)) for tokens in restored)
+        counts = ", ".join(str(max(tokens, 0)) for tokens in restored)
         raise warm.refused(
-            f"of the same {len(prompt)} tokens, asked again and again, {told} are restored: several"
-            " servers seem to answer at this address, each with a cache of its own, or a prompt is"
-            " kept only when it comes again; name one of them by its own address, url=URL, or have"
-            " the gateway keep a client on one"
+            f"of the same {len(prompt)} tokens, asked again and again, {counts} are restored:"
+            " several servers seem to answer at this address, each with a cache of its own, or a"
+            " prompt is kept only when it comes again; name one of them by its own address,"
+            " url=URL, or have the gateway keep a client on one"
         )
 
 
@@ -259,9 +259,9 @@ def model_of(address: Address, asked: str) -> str:
         raise UsageError(f"--engine {NAME}: {error}; is a server running there?") from None
     if asked in names or (not asked and len(names) == 1 and names[0].isprintable()):
         return asked or names[0]
-    told = printable(address.told(", ".join(names)))[:200] or "none"
+    listed = printable(address.redacted(", ".join(names)))[:200] or "none"
     wrong = f"there is no model {asked!r}" if asked else "name a model, model=NAME"
-    raise UsageError(f"--engine {NAME}: {wrong}; {address.base} has {told}")
+    raise UsageError(f"--engine {NAME}: {wrong}; {address.base} has {listed}")
 
 
 def models_of(address: Address) -> list[str]:
@@ -276,11 +276,11 @@ def models_of(address: Address) -> list[str]:
 def version_of(address: Address) -> str:
     """Return what the server says of its version; empty if it does not."""
     try:
-        told: Mapping[str, Any] | Any = address.ask("/version", ASKED_S)
+        reply: Mapping[str, Any] | Any = address.ask("/version", ASKED_S)
     except ServerFailed:
         return ""
     return (
-        printable(address.told(str(told["version"])))[:80]
-        if isinstance(told, dict) and "version" in told
+        printable(address.redacted(str(reply["version"])))[:80]
+        if isinstance(reply, dict) and "version" in reply
         else ""
     )

@@ -97,14 +97,14 @@ class PartialAnswer:
         if part.timings is not None and part.timings.cache_n is not None:
             self.restored = part.timings.cache_n
 
-    def _take(self, told: _Logprobs) -> None:
-        if told.content is not None:
-            ids = [token.id for token in told.content]
-            logprobs = [token.logprob for token in told.content]
+    def _take(self, reported: _Logprobs) -> None:
+        if reported.content is not None:
+            ids = [token.id for token in reported.content]
+            logprobs = [token.logprob for token in reported.content]
         else:
-            names = told.tokens or []
+            names = reported.tokens or []
             ids = [_id(name) for name in names]
-            logprobs = told.token_logprobs or []
+            logprobs = reported.token_logprobs or []
             if len(logprobs) != len(names):
                 raise Unreadable(f"sends {len(logprobs)} logprobs for {len(names)} tokens")
         self.logprobs += logprobs

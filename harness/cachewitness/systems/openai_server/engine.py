@@ -113,7 +113,7 @@ class OpenAiServer(StreamingEngine[Request | NotSent]):
         fields = self._manner.fields(salt, caching=self._caching) if self._manner else {}
         content = body(self._known.model, op, stream=self._stream, **fields)
         cold = "" if self._caching else self._known.manner.way
-        unsaid = 0 if self._known.manner.zero_unsaid else -1
+        left_out = 0 if self._known.manner.zero_left_out else -1
         return Request(
             self._address,
             op,
@@ -121,6 +121,6 @@ class OpenAiServer(StreamingEngine[Request | NotSent]):
             self.heard,
             model=self._known.model,
             cold=cold,
-            unsaid=unsaid,
+            left_out=left_out,
             absences=self._absences,
         )

@@ -18,7 +18,7 @@ from cachewitness.core.events import Answer, Ended
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.trace_format import Submit
 from cachewitness.engines.retries import Absences, wait_s
-from cachewitness.engines.server_errors import error_text as said
+from cachewitness.engines.server_errors import error_text
 from cachewitness.systems.openai_server.address import BODY_MAX, Address, ServerFailed
 from cachewitness.systems.openai_server.completion import Part, PartialAnswer, Unreadable, part_of
 
@@ -60,8 +60,8 @@ class Request:
     and at its end.
 
     `model` is who must answer, if the server says who it is. `cold`: how nothing is to be restored;
-    empty if something may be. `unsaid` is the number of restored tokens where the server counts the
-    prompt's tokens and no restored ones. `absences` are those of all requests of an engine.
+    empty if something may be. `left_out` is the number of restored tokens where the server counts
+    the prompt's tokens and no restored ones. `absences` are those of all requests of an engine.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class Request:
         *,
         model: str,
         cold: str = "",
-        unsaid: int = -1,
+        left_out: int = -1,
         absences: Absences | None = None,
     ) -> None:
         self._model = model
         self._cold = cold
-        self._unsaid = unsaid
+        self._left_out = left_out
         self._absences = absences or Absences()
         r = asked.r
         self._prompt = len(asked.tokens)
         generate = asked.generate
         self.r = r
         self.over = False
-        self.said = PartialAnswer()
+        self.partial = PartialAnswer()
         self._address = address
         self._body = body
         self._generate = generate
@@ -116,33 +116,35 @@ class Request:
         """
         if self._failed is not None and not cancelled:
             raise self._failed
-        said = self.said
-        if said.model not in ("", self._model):
+        partial = self.partial
+        if partial.model not in ("", self._model):
             raise BadEvents(
-                self._error(f"answers as {said.model[:80]}, and {self._model} was asked")
+                self._error(f"answers as {partial.model[:80]}, and {self._model} was asked")
             )
-        if said.prompt_tokens not in (0, self._prompt):
+        if partial.prompt_tokens not in (0, self._prompt):
             counted = (
-                f"counts {said.prompt_tokens} tokens of a prompt of {self._prompt} ids: it adds"
+                f"counts {partial.prompt_tokens} tokens of a prompt of {self._prompt} ids: it adds"
                 " some, or leaves some out"
             )
             raise BadEvents(self._error(counted))
-        if self._cold and said.restored > 0 and not self.again:
+        if self._cold and partial.restored > 0 and not self.again:
             raise ServerFailed(
                 self._error(
-                    f"restores {said.restored} tokens of a prompt that was asked cold (by"
+                    f"restores {partial.restored} tokens of a prompt that was asked cold (by"
                     f" {self._cold})"
                 )
             )
         ended: Ended = "cancelled" if cancelled else "refused" if self._refused else "length"
-        if ended == "length" and len(said.tokens) < self._generate:
+        if ended == "length" and len(partial.tokens) < self._generate:
             ended = "stop"
-        counts = self._unsaid if said.restored < 0 < said.prompt_tokens else said.restored
+        counts = (
+            self._left_out if partial.restored < 0 < partial.prompt_tokens else partial.restored
+        )
         restored = -1 if self.again else counts
         return Answer(
             r=self.r,
-            tokens=said.tokens[:],
-            logprobs=said.logprobs[:],
+            tokens=partial.tokens[:],
+            logprobs=partial.logprobs[:],
             restored=restored,
             ended=ended,
             again=self.again,
@@ -211,7 +213,7 @@ class Request:
                     self._follow(exchange)
                     return http.OK, "", ""
                 where = exchange.headers.get("Location", "")
-                words = f"go to {where[:100]}" if where else said(_words(exchange))
+                words = f"go to {where[:100]}" if where else error_text(_words(exchange))
                 return exchange.status, words, exchange.headers.get("Retry-After", "")
         except http.NoAnswer as error:
             return 0, str(error), ""
@@ -224,7 +226,7 @@ class Request:
         return ServerFailed(line) if judged else BadEvents(line)
 
     def _error(self, what: str) -> str:
-        return self._address.told(f"{self.r}: the server {what}")
+        return self._address.redacted(f"{self.r}: the server {what}")
 
     def _follow(self, exchange: http.Exchange) -> None:
         """Read an answer, whole or in parts. Raises Unreadable, and ServerFailed if it ends in
@@ -238,10 +240,12 @@ class Request:
         except http.NoAnswer as error:
             if not self._gone.is_set():
                 raise ServerFailed(self._error(f"breaks its answer off ({error})")) from None
-        if self.said.finished and not self.said.tokens:
+        if self.partial.finished and not self.partial.tokens:
             raise Unreadable("tells no token of its answer; `logprobs` of a completion are missing")
-        if not self.said.finished and not self._gone.is_set() and not self._refused:
-            raise ServerFailed(self._error(f"ends its answer after {len(self.said.tokens)} tokens"))
+        if not self.partial.finished and not self._gone.is_set() and not self._refused:
+            raise ServerFailed(
+                self._error(f"ends its answer after {len(self.partial.tokens)} tokens")
+            )
 
     def _parts(self, exchange: http.Exchange) -> None:
         size = 0
@@ -258,10 +262,10 @@ class Request:
 
     def _take(self, part: Part) -> None:
         if part.error is None:
-            self.said.take(part)
+            self.partial.take(part)
             return
         error = part.error if isinstance(part.error, dict) else {}
-        words = self._address.told(said(str(error.get("message", part.error))))
+        words = self._address.redacted(error_text(str(error.get("message", part.error))))
         if error.get("code") in REFUSED:
             self._refused = words
             return

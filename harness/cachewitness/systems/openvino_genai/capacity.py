@@ -47,17 +47,18 @@ def _derived(model: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
     if weights != _weights(model):
         raise CannotAsk("models whose blocks weigh other numbers of bytes")
     _ask_only_what_the_engine_refuses_itself(fields)
-    told = asked(model, fields)
-    if "refused" in told:
-        raise UsageError(told["refused"])
-    if told["grown"] != told["bytes"]:
+    answer = asked(model, fields)
+    if "refused" in answer:
+        raise UsageError(answer["refused"])
+    if answer["grown"] != answer["bytes"]:
         raise CannotAsk(GROWS)
-    states = told["states"]
+    states = answer["states"]
     (kv, la) = weights
-    blocks, rest = divmod(told["bytes"] - states * la, kv)
+    blocks, rest = divmod(answer["bytes"] - states * la, kv)
     if rest:
         raise RuntimeError(
-            f"{told['bytes']} bytes are no whole number of blocks beside {states} blocks of states"
+            f"{answer['bytes']} bytes are no whole number of blocks beside {states} blocks of"
+            " states"
         )
     interval = (
         _interval(model, fields.get("cache_interval_multiplier"))
@@ -109,10 +110,10 @@ def _interval(model: str, multiplier: int | None) -> int:
     fields: dict[str, Any] = {"num_kv_blocks": 2 * blocks + 8, "enable_prefix_caching": True}
     if multiplier is not None:
         fields["cache_interval_multiplier"] = multiplier
-    told = asked(model, fields, probe=min(blocks * KV_BLOCK + 40, PROBED_MAX))
-    if "refused" in told:
-        raise RuntimeError(told["refused"])
-    found: int = told["interval"]
+    answer = asked(model, fields, probe=min(blocks * KV_BLOCK + 40, PROBED_MAX))
+    if "refused" in answer:
+        raise RuntimeError(answer["refused"])
+    found: int = answer["interval"]
     return found
 
 
@@ -137,9 +138,9 @@ def asked(
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{NAME} gave no answer to {dict(fields)} in {WAIT:g} s") from None
     except json.JSONDecodeError:
-        said = ended.stderr.strip().rpartition("\n")[2]
+        last_line = ended.stderr.strip().rpartition("\n")[2]
         raise RuntimeError(
-            f"{NAME} ended with {ended.returncode} at {dict(fields)}: {said}"
+            f"{NAME} ended with {ended.returncode} at {dict(fields)}: {last_line}"
         ) from None
     if not isinstance(answer, dict):
         raise RuntimeError(f"{NAME} printed {answer!r} at {dict(fields)}")

@@ -68,8 +68,8 @@ def _config(fields: Mapping[str, Any]) -> Any:
 def _capacity(pipeline: Any, tokens: int) -> tuple[int, int]:
     """Return the bytes of both pools and the blocks of states, after the first step of a prompt."""
     _ask(pipeline, list(range(tokens)), steps=1)
-    told = pipeline.get_metrics()
-    return told.cache_size_in_bytes, told.la_peak_pool_blocks
+    metrics = pipeline.get_metrics()
+    return metrics.cache_size_in_bytes, metrics.la_peak_pool_blocks
 
 
 def _interval(pipeline: Any, tokens: int) -> int:
@@ -105,5 +105,5 @@ if __name__ == "__main__":
     question = json.load(sys.stdin)
     prompted = question.pop("prompt")
     probed = question.pop("probe")
-    told = measured(sys.argv[1], question, prompted, probed)
-    print("\n" + json.dumps(told))
+    result = measured(sys.argv[1], question, prompted, probed)
+    print("\n" + json.dumps(result))

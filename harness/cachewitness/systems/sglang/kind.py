@@ -65,8 +65,10 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     source = load(options.get("source", ""))
     asked = read(header)
     groups = groups_of(asked)
-    told = describe(header, asked, groups, source.version, caching=caching)
-    return SglangEngine(told, SglangCache(source, build(source, asked, caching=caching), groups))
+    described = describe(header, asked, groups, source.version, caching=caching)
+    return SglangEngine(
+        described, SglangCache(source, build(source, asked, caching=caching), groups)
+    )
 
 
 ENGINE = EngineKind(

@@ -122,8 +122,8 @@ def _root(path: str) -> Path:
 def _version(root: Path) -> str:
     """Return the release that a tree says it is; `unknown` if it does not say."""
     file = root / "sglang" / "_version.py"
-    told = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = re.search(r"__version__ = version = '([^']+)'", told)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = re.search(r"__version__ = version = '([^']+)'", text)
     return found[1] if found else "unknown"
 
 

@@ -43,9 +43,9 @@ class Model:
         torch.set_num_threads(1)
         transformers.logging.set_verbosity_error()
         if architecture.model_type not in transformers.CONFIG_MAPPING:
-            told = f"{architecture.model_type} is in transformers {architecture.since} and later"
+            reason = f"{architecture.model_type} is in transformers {architecture.since} and later"
             raise UsageError(
-                f"--engine transformers: {told}, and this is {transformers.__version__}"
+                f"--engine transformers: {reason}, and this is {transformers.__version__}"
             )
         config = transformers.CONFIG_MAPPING[architecture.model_type](
             **{**COMMON, "initializer_range": architecture.width, **architecture.options}

@@ -50,11 +50,15 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
     _describe_cache(source, config.cache_config, header, options)
     # vLLM's CPU platform switches async scheduling off, since a CPU has nothing to overlap.
     settle(source, config.scheduler_config, {"async_scheduling": options.async_depth > 0})
-    told = {"enable_kv_cache_events": tells_routers(source, options), "publisher": "null"}
+    kv_events = {"enable_kv_cache_events": tells_routers(source, options), "publisher": "null"}
     settle(
         source,
         config,
-        {"kv_events_config": fill(source, source.part("config", "KVEventsConfig"), told, told)},
+        {
+            "kv_events_config": fill(
+                source, source.part("config", "KVEventsConfig"), kv_events, kv_events
+            )
+        },
     )
     settle(source, config.parallel_config, {"pipeline_parallel_size": max(1, options.async_depth)})
     if request_options(header).shared_prefix_checkpoints:

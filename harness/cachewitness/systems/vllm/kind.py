@@ -198,11 +198,13 @@ def _limited(
         )
     if why := _out_of_step(trace, source):
         limits["differential"] = why
-    told = header.rules.key_events
-    if told is not None and (events := options["key_events"]) in ("strict", "full"):
-        told = KeyEvents() if events == "strict" else msgspec.structs.replace(told, again=True)
+    declared = header.rules.key_events
+    if declared is not None and (events := options["key_events"]) in ("strict", "full"):
+        declared = (
+            KeyEvents() if events == "strict" else msgspec.structs.replace(declared, again=True)
+        )
         header = msgspec.structs.replace(
-            header, rules=msgspec.structs.replace(header.rules, key_events=told)
+            header, rules=msgspec.structs.replace(header.rules, key_events=declared)
         )
     return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
 

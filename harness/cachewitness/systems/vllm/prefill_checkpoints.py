@@ -61,11 +61,11 @@ def with_checkpoints(source: Source, kv_cache_config: Any, alignment: int) -> An
         raise UsageError(
             "option 'prefill_checkpoints': the layout has no recurrent group; leave the option out"
         )
-    said = dict(zip(FIELDS, (1, alignment), strict=True))
+    fields = dict(zip(FIELDS, (1, alignment), strict=True))
     marked = [
         (
             dataclasses.replace(
-                group, kv_cache_spec=dataclasses.replace(group.kv_cache_spec, **said)
+                group, kv_cache_spec=dataclasses.replace(group.kv_cache_spec, **fields)
             )
             if isinstance(group.kv_cache_spec, state)
             else group
@@ -130,9 +130,9 @@ def net(events: Iterable[Any]) -> list[Any]:
     """
     stored: dict[tuple[Any, Any], Any] = {}
     left = list[Any]()
-    for told in events:
-        event = copy(told)
-        kind = type(told).__name__
+    for published in events:
+        event = copy(published)
+        kind = type(published).__name__
         left.append(event)
         if kind == "BlockStored":
             stored |= {(event.group_idx, name): event for name in event.block_hashes}

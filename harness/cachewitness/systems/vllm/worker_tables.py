@@ -50,15 +50,15 @@ class WorkerTables:
             starts[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         self.admitted = {*starts, *cached.resumed_req_ids}
-        for r, told, start in zip(
+        for r, blocks, start in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
             # A request that resumes gets its whole table anew, any other one only what was added to
             # it.
             if r in cached.resumed_req_ids:
-                self._rows[r] = [[*ids] for ids in told]
-            elif told is not None and r in self._rows:
-                for row, ids in zip(self._rows[r], told, strict=True):
+                self._rows[r] = [[*ids] for ids in blocks]
+            elif blocks is not None and r in self._rows:
+                for row, ids in zip(self._rows[r], blocks, strict=True):
                     row += ids
             starts[r] = start
         for r in output.num_scheduled_tokens:

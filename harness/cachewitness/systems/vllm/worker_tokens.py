@@ -101,12 +101,12 @@ class FedTokens:
 
         runner = self._runner
         names = self._runner.input_batch.req_ids
-        told = [tokens.get(r) or [] for r in names]
-        width = max((len(row) for row in told), default=0)
+        token_rows = [tokens.get(r) or [] for r in names]
+        width = max((len(row) for row in token_rows), default=0)
         if not names or not width:
             return
-        rows = torch.tensor([[*row, *[PLACEHOLDER] * (width - len(row))] for row in told])
-        vars(runner)["discard_request_mask"] = Mask([not row for row in told])
+        rows = torch.tensor([[*row, *[PLACEHOLDER] * (width - len(row))] for row in token_rows])
+        vars(runner)["discard_request_mask"] = Mask([not row for row in token_rows])
         vars(runner.input_batch)["prev_sampled_token_ids"] = None
         sampled = SimpleNamespace(sampled_token_ids=rows, logprobs_tensors=None)
         runner._bookkeeping_sync(SimpleNamespace(num_scheduled_tokens={}), sampled, None, [], 0)

@@ -27,7 +27,7 @@ from cachewitness.toy.problems.words import GOODS, PEOPLE, RULES
 
 EXAMPLES = (*(family.__name__ for family in (*GROUPS["full"], *GROUPS["window"])), *CHANGING)
 """Families of worked examples: none tells again what somebody has or owes without changing it."""
-TOLD_LAST = 3
+LAST_STATEMENTS = 3
 """So many statements about people stand between the two rules of the last sentence."""
 
 
@@ -80,10 +80,10 @@ def new_context(
     """
     goods = rng.sample(names.goods, len(names.goods))
     world = World({good: rng.randint(1, PRICE_MAX) for good in goods}, {}, {}, {})
-    told = [(person, verb) for person in names.people for verb in ("has", "owes")]
-    told += rng.sample(told, again)
-    rng.shuffle(told)
-    coins = ", ".join(_tell(world, person, verb, rng) for person, verb in told)
+    statements = [(person, verb) for person in names.people for verb in ("has", "owes")]
+    statements += rng.sample(statements, again)
+    rng.shuffle(statements)
+    coins = ", ".join(_tell(world, person, verb, rng) for person, verb in statements)
     prices = ", ".join(f"{good} {price}" for good, price in world.prices.items())
     text = f"Prices: {prices}.\nCoins: {coins}.\n\n"
     for name in examples:
@@ -92,11 +92,12 @@ def new_context(
         text += worked(pose(world, name, rng))
     first, second = RULES
     last = rng.sample(
-        [(person, verb) for person in names.people for verb in ("has", "owes")], TOLD_LAST
+        [(person, verb) for person in names.people for verb in ("has", "owes")], LAST_STATEMENTS
     )
-    said = ", ".join(_tell(world, person, verb, rng) for person, verb in last)
+    between = ", ".join(_tell(world, person, verb, rng) for person, verb in last)
     return Context(
-        f"{text}Now: {_rule(world, first, rng)}, {said}, {_rule(world, second, rng)}.\n\n", world
+        f"{text}Now: {_rule(world, first, rng)}, {between}, {_rule(world, second, rng)}.\n\n",
+        world,
     )
 
 

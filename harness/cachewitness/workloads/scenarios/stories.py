@@ -119,12 +119,12 @@ def multi_turn(s: Script, shape: Shape) -> int:
     u = shape.unit
     talkers = 4
     turns = 5
-    said = {t: f"sys:{2 * u} hello{t}:{u + 3}" for t in range(talkers)}
+    prompts = {t: f"sys:{2 * u} hello{t}:{u + 3}" for t in range(talkers)}
     for turn in range(turns):
         for talker in range(talkers):
             r = f"t{talker}.{turn}"
-            s.serve(r, said[talker], chunk=u, decode=2 * u)
-            said[talker] += f" @{r}:{2 * u} more{talker}.{turn}:{u // 2 + turn}"
+            s.serve(r, prompts[talker], chunk=u, decode=2 * u)
+            prompts[talker] += f" @{r}:{2 * u} more{talker}.{turn}:{u // 2 + turn}"
     longest = 3 * u + 3 + turns * (3 * u)
     return shape.pages(longest) * 2
 
@@ -136,12 +136,12 @@ def whole_answers(s: Script, shape: Shape) -> int:
     u = shape.unit
     talkers = 3
     turns = 4
-    said = {t: f"sys:{2 * u} hello{t}:{u + 3}" for t in range(talkers)}
+    prompts = {t: f"sys:{2 * u} hello{t}:{u + 3}" for t in range(talkers)}
     for turn in range(turns):
         for talker in range(talkers):
             r = f"t{talker}.{turn}"
-            answer = s.converse(r, said[talker], u + turn)
-            said[talker] += f" {answer} more{talker}.{turn}:{u // 2 + turn + 1}"
+            answer = s.converse(r, prompts[talker], u + turn)
+            prompts[talker] += f" {answer} more{talker}.{turn}:{u // 2 + turn + 1}"
     return shape.pages(3 * u + 3 + turns * (3 * u)) * (talkers + 1)
 
 
@@ -150,11 +150,11 @@ def template_moves(s: Script, shape: Shape) -> int:
     it goes on behind an earlier place.
     """
     u = shape.unit
-    said = f"sys:{2 * u} hello:{u + 3}"
+    prompt = f"sys:{2 * u} hello:{u + 3}"
     for turn in range(4):
         r = f"t{turn}"
-        answer = s.converse(r, f"{said} header{turn}:{u // 2 + 1}", u + turn)
-        said += f" {answer} more{turn}:{u // 2 + turn + 1}"
+        answer = s.converse(r, f"{prompt} header{turn}:{u // 2 + 1}", u + turn)
+        prompt += f" {answer} more{turn}:{u // 2 + turn + 1}"
     return shape.pages(3 * u + 3 + 4 * (3 * u)) * 2
 
 

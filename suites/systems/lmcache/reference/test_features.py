@@ -37,16 +37,18 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("argv", "said"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("argv", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_changes_the_content_of_pages_is_refused_in_one_line(
-    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The document, caveats: cached pages are byte-opaque. The line names what was asked for and
     says why.
     """
     code = invoke(argv)
     err = capsys.readouterr().err
-    assert code == 4 and err.startswith("cachewitness: ") and err.count("\n") == 1 and said in err
+    assert (
+        code == 4 and err.startswith("cachewitness: ") and err.count("\n") == 1 and message in err
+    )
 
 
 @pytest.mark.parametrize("command", [RUN, FUZZ, PLAN], ids=lambda command: command[0])

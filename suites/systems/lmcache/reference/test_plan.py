@@ -128,9 +128,12 @@ def test_before_0_4_5_the_code_had_no_compressed_caches() -> None:
     """The statement that the code of a release supports them begins with the release that has
     the code.
     """
-    said = layouts.model("deepseek-v4-flash").statements
-    assert {each.verdict for each in said if each.holds_in("0.4.4")} == {"validated", "unsupported"}
-    assert "supported" in {each.verdict for each in said if each.holds_in("0.4.5")}
+    statements = layouts.model("deepseek-v4-flash").statements
+    assert {each.verdict for each in statements if each.holds_in("0.4.4")} == {
+        "validated",
+        "unsupported",
+    }
+    assert "supported" in {each.verdict for each in statements if each.holds_in("0.4.5")}
 
 
 def header(layout: str, options: dict[str, Any]) -> TraceHeader:

@@ -78,14 +78,14 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD.keys())
 def test_a_log_without_a_single_n_is_refused_with_file_line_and_field(
-    text: str, said: str, log: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log.write_text(text)
     code = invoke(["plan", "lmcache", "--from-log", str(log)])
     err = capsys.readouterr().err
-    assert code == 4 and err.startswith(f"cachewitness: {log}{said}") and err.count("\n") == 1
+    assert code == 4 and err.startswith(f"cachewitness: {log}{message}") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["gone.log", "."])

@@ -45,7 +45,7 @@ def options(given: dict[str, Any]) -> list[str]:
     ]
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = EXIT_PASS) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *words: str, code: int = EXIT_PASS) -> str:
     assert invoke(words) == code
     printed = capsys.readouterr()
     return printed.err if code == EXIT_USAGE else printed.out
@@ -54,7 +54,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = EXIT_PASS)
 def report(
     capsys: pytest.CaptureFixture[str], *words: str, code: int = EXIT_PASS
 ) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(said(capsys, *words, "--json", code=code))
+    found: dict[str, Any] = json.loads(output_of(capsys, *words, "--json", code=code))
     return found
 
 
@@ -65,7 +65,7 @@ def test_the_top_of_the_report_says_which_defaults_are_replaced_and_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Where pools are a trace's own; what an option sets is not listed."""
-    printed = said(capsys, *RUN, "--suite", "scheduler")
+    printed = output_of(capsys, *RUN, "--suite", "scheduler")
     head = printed.split("\n\n")[0].splitlines()
     assert [line.split(" (")[0] for line in head[1:]] == [
         "replaces num_kv_blocks and cache_size",
@@ -223,7 +223,7 @@ def test_without_prefix_caching_the_warm_arms_are_left_out_and_the_cold_ones_run
 def test_a_campaign_takes_the_same_sizes(
     given: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed = said(
+    printed = output_of(
         capsys,
         "fuzz",
         "--policy",
@@ -500,7 +500,7 @@ def test_plan_and_run_agree_on_every_layout_and_option_or_refuse_in_the_same_wor
 def test_what_does_not_fit_is_one_line_of_a_run(
     given: dict[str, Any], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = said(capsys, *RUN, *options(given), code=EXIT_USAGE)
+    error = output_of(capsys, *RUN, *options(given), code=EXIT_USAGE)
     assert line in error and error.startswith("cachewitness: ") and error.count("\n") == 1
 
 
@@ -514,7 +514,7 @@ def test_a_fault_in_sized_pools_is_found(capsys: pytest.CaptureFixture[str]) -> 
         "--option",
         "scenario=4",
     )
-    assert "aliased-write" in said(
+    assert "aliased-write" in output_of(
         capsys, *words, "--suite", "random", "--suite", "scheduler-random", code=EXIT_FAIL
     )
 

@@ -195,11 +195,11 @@ def test_pages_are_batch_rows() -> None:
     """A pool of rows for each group, one column as long as a row, and as many places for
     captures in another tier.
     """
-    told = described(max_batch_size=3, max_sequence_length=100, system_prompts=2)
-    assert [(pool.pages, pool.tier, pool.null) for pool in told.pools] == [(3, "local", [])] * 2 + [
-        (2, "cpu", [])
-    ] * 2
-    assert [(g.kind, g.block_size, g.pool, g.source_group) for g in told.groups] == [
+    declared = described(max_batch_size=3, max_sequence_length=100, system_prompts=2)
+    assert [(pool.pages, pool.tier, pool.null) for pool in declared.pools] == [
+        (3, "local", [])
+    ] * 2 + [(2, "cpu", [])] * 2
+    assert [(g.kind, g.block_size, g.pool, g.source_group) for g in declared.groups] == [
         ("full", 100, 0, -1),
         ("recurrent", 100, 1, -1),
         ("full", 100, 2, 0),
@@ -217,9 +217,9 @@ def test_a_row_is_twice_as_long_as_what_the_pages_hold() -> None:
 
 def test_invariants_about_keys_do_not_apply_and_say_why() -> None:
     """They are never counted as passed."""
-    told = described()
-    assert set(told.not_applicable) == set(NOT_APPLICABLE)
-    assert all("has no keys" in reason for reason in told.not_applicable.values())
+    declared = described()
+    assert set(declared.not_applicable) == set(NOT_APPLICABLE)
+    assert all("has no keys" in reason for reason in declared.not_applicable.values())
     trace = random_trace(configuration().shape("manager"), 0, withdraw=False)
     tallies = {tally.checker: tally for tally in drive(trace, assemble(trace.header)).tallies}
     assert all(
@@ -229,14 +229,16 @@ def test_invariants_about_keys_do_not_apply_and_say_why() -> None:
 
 @pytest.mark.parametrize("off", [{"enable_caching": False}, {"system_prompts": 0}])
 def test_without_captures_there_is_no_tier(off: dict[str, Any]) -> None:
-    told = described(**off)
-    assert len(told.pools) == 2 and not told.rules.caching
-    assert told.not_applicable["no-fabricated-snapshots"] == "nothing is captured"
+    declared = described(**off)
+    assert len(declared.pools) == 2 and not declared.rules.caching
+    assert declared.not_applicable["no-fabricated-snapshots"] == "nothing is captured"
 
 
 def test_the_harness_s_names_of_options_are_known() -> None:
-    told = described(max_num_seqs=2, max_model_len=50, tier_pages=1)
-    assert [pool.pages for pool in told.pools] == [2, 2, 1, 1] and told.groups[0].block_size == 50
+    declared = described(max_num_seqs=2, max_model_len=50, tier_pages=1)
+    assert [pool.pages for pool in declared.pools] == [2, 2, 1, 1] and declared.groups[
+        0
+    ].block_size == 50
 
 
 def test_a_release_compacts_in_place() -> None:

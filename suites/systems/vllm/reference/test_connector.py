@@ -28,16 +28,16 @@ class Elsewhere:
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:
-        self.told.append(("asked", num_computed_tokens))
+        self.calls.append(("asked", num_computed_tokens))
         return max(self.length - num_computed_tokens, 0)
 
     def update_state_after_alloc(
         self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
     ) -> None:
-        self.told.append(
+        self.calls.append(
             ("admitted", num_external_tokens, [len(ids) for ids in blocks.get_block_ids()])
         )
 
@@ -45,13 +45,13 @@ class Elsewhere:
         return KVConnectorMetadata()
 
     def update_connector_output(self, scheduler_output: SchedulerOutput) -> None:
-        self.told.append("ran")
+        self.calls.append("ran")
 
     def request_finished(self, request: Request) -> None:
-        self.told.append("finished")
+        self.calls.append("finished")
 
     def reset_cache(self) -> bool:
-        self.told.append("reset")
+        self.calls.append("reset")
         return True
 
 
@@ -88,16 +88,16 @@ def test_a_request_goes_on_behind_what_is_loaded() -> None:
     )
     engine.update_from_output(output)
     engine.finish_requests(["a"])
-    assert connector.told == [("asked", 0), ("admitted", 12, [4]), "ran", "finished"]
+    assert connector.calls == [("asked", 0), ("admitted", 12, [4]), "ran", "finished"]
 
 
 def test_a_connector_is_asked_beyond_the_devices_own_hit() -> None:
     engine, connector = scheduler([FULL], 0)
     engine.update_from_output(admitted(engine, 9))
     connector.length = 16
-    connector.told = []
+    connector.calls = []
     output = admitted(engine, 18, "b")
-    assert connector.told[:2] == [("asked", 8), ("admitted", 8, [5])]
+    assert connector.calls[:2] == [("asked", 8), ("admitted", 8, [5])]
     assert output.num_scheduled_tokens["b"] == 2
 
 
@@ -126,9 +126,9 @@ def test_what_is_loaded_is_keyed_and_hit_on_the_device_from_then_on() -> None:
     engine.update_from_output(admitted(engine, 14))
     engine.finish_requests(["a"])
     connector.length = 0
-    connector.told = []
+    connector.calls = []
     admitted(engine, 14, "b")
-    assert connector.told[0] == ("asked", 12)
+    assert connector.calls[0] == ("asked", 12)
 
 
 @pytest.mark.parametrize(("num_blocks", "fits"), [(9, True), (8, False)])
@@ -157,7 +157,7 @@ def test_a_withdrawn_request_asks_again() -> None:
     engine.update_from_output(output)
     assert engine.kv_cache_manager.reset_prefix_cache(), "nobody holds a block"
     engine.schedule()
-    assert connector.told == [
+    assert connector.calls == [
         ("asked", 0),
         ("admitted", 12, [4]),
         "ran",
@@ -171,4 +171,4 @@ def test_a_reset_of_its_cache_and_new_weights_reach_the_connector() -> None:
     engine.reset_connector_cache()
     engine.reset_prefix_cache()
     engine.update_weights()
-    assert connector.told == ["reset", "reset"]
+    assert connector.calls == ["reset", "reset"]

@@ -389,8 +389,8 @@ def test_requests_that_may_run_are_bounded_by_the_states(tmp_path: Path) -> None
     """The bound is that of graphs for decoding; without them there is none."""
     path = str(written(tmp_path, QWEN_27B))
     asked = Request(path, max_model_len=8192, memory=2 * GIB, max_num_seqs=512)
-    said = "--max-num-seqs (512) exceeds available Mamba cache blocks (41); lower it to at most 41"
-    assert any(said in note for note in plan(asked).notes)
+    bound = "--max-num-seqs (512) exceeds available Mamba cache blocks (41); lower it to at most 41"
+    assert any(bound in note for note in plan(asked).notes)
     eager = Request(path, max_model_len=8192, memory=2 * GIB, max_num_seqs=512, enforce_eager=True)
     assert not any("exceeds" in note for note in plan(eager).notes)
 

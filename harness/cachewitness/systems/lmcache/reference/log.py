@@ -41,14 +41,14 @@ def block_size_in(path: Path) -> Logged:
     """Return the block size that an engine set last. Raises UsageError with file, line and field
     if there is no single one.
     """
-    said: dict[str, Logged] = {}
+    by_engine: dict[str, Logged] = {}
     found: Logged | None = None
     for number, text in enumerate(_lines(path), start=1):
         match = _LINE.search(text)
         if match is None:
             continue
         found = Logged(_tokens(match[1], f"{path}: line {number}"), path, number)
-        before = said.setdefault(match[2].strip(), found)
+        before = by_engine.setdefault(match[2].strip(), found)
         if before.tokens != found.tokens:
             other = f"line {before.line} says {before.tokens}"
             raise UsageError(

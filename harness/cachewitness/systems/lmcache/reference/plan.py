@@ -328,19 +328,19 @@ def _parallel(request: Request) -> str:
 
 
 def _tell_statements(answer: Plan, model: Model) -> None:
-    said = [
+    statements = [
         each
         for each in model.statements
         if each.system == "lmcache" and each.holds_in(answer.release)
     ]
-    if not said:
+    if not statements:
         return
-    verdicts = list(dict.fromkeys(each.verdict for each in said))
+    verdicts = list(dict.fromkeys(each.verdict for each in statements))
     contradict = "unsupported" in verdicts and len(verdicts) > 1
     answer.add(
         "lmcache_says",
         ", ".join(verdicts),
         "the statements contradict each other; see the notes" if contradict else "",
     )
-    for each in said:
+    for each in statements:
         answer.notes.append(f"{each.verdict}: {each.says} ({each.source})")

@@ -199,14 +199,14 @@ def remarks(layout: Layout, options: Mapping[str, Any], release: str = "") -> li
     )
     weighed = sizes.weights(layout, options, sizes.one_block_size(layout, "attention"))
     if unset and weighed is None and any(group.kind == "recurrent" for group in layout.groups):
-        said = (
+        formula = (
             "min(max(8, ceil(state / KV block)), 256)"
             if RELEASES[release].adaptive_multiplier
             else "8"
         )
         found.append(
-            f"cache_interval_multiplier (unset: {said}) by what the recurrent blocks of a made-up"
-            " layout say"
+            f"cache_interval_multiplier (unset: {formula}) by what the recurrent blocks of a"
+            " made-up layout say"
         )
     return [f"replaces {line}" for line in found]
 

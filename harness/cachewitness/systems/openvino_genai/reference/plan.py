@@ -174,22 +174,22 @@ def command(
     **given: Any,
 ) -> None:
     """Derive the capacity of both pools from a SchedulerConfig."""
-    said = {name: value for name, value in given.items() if value is not None}
+    config = {name: value for name, value in given.items() if value is not None}
     if memory is not None:
-        said = _budget(memory, said)
-    options.show(plan(Request(said, layout, release, request_tokens, intervals)), as_json=as_json)
+        config = _budget(memory, config)
+    options.show(plan(Request(config, layout, release, request_tokens, intervals)), as_json=as_json)
 
 
-def _budget(memory: int, said: dict[str, Any]) -> dict[str, Any]:
+def _budget(memory: int, config: dict[str, Any]) -> dict[str, Any]:
     """Return options with a memory as `cache_size`, which counts whole GiB."""
-    if "cache_size" in said:
+    if "cache_size" in config:
         raise UsageError("--memory and --cache-size-gib say the same; leave one of them out")
     if memory % GIB:
         raise UsageError(
             f"--memory: {memory} bytes are no whole number of GiB, and OpenVINO's cache_size counts"
             " those"
         )
-    return said | {"cache_size": memory // GIB}
+    return config | {"cache_size": memory // GIB}
 
 
 def plan(request: Request) -> Plan:

@@ -178,8 +178,8 @@ class Connector:
         (`KVConnectorOutput`).
         """
         meta = output.kv_connector_metadata
-        for side, told in zip(self._sides, getattr(meta, "metadata", (meta,)), strict=True):
-            side.tell(told)
+        for side, metadata in zip(self._sides, getattr(meta, "metadata", (meta,)), strict=True):
+            side.tell(metadata)
         return self._runner.work(output, lambda: self._copies.advance(failing))
 
     def books(self) -> Books:

@@ -49,7 +49,7 @@ class ModelRunner:
         self._pass()
         run()
         results = worker.get_transfer_results(output.finished_req_ids)
-        told = self._output(
+        connector_output = self._output(
             finished_sending=results.finished_sending,
             finished_recving=results.finished_recving,
             failed_recving=results.failed_recving,
@@ -57,7 +57,7 @@ class ModelRunner:
             kv_connector_worker_meta=worker.build_connector_worker_meta(),
         )
         worker.clear_connector_metadata()
-        return told
+        return connector_output
 
     def _pass(self) -> None:
         worker = self.worker

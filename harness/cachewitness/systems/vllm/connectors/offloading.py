@@ -95,11 +95,11 @@ class CopyWorker:
                 skipped : skipped + count
             ]
         if left or len(pages) != sum(blocks.group_sizes):
-            told = (
+            message = (
                 f"told its worker of {sum(blocks.group_sizes)} blocks, and of chunks that they do"
                 " not lie in"
             )
-            raise EngineFailure("engine-crashed", told)
+            raise EngineFailure("engine-crashed", message)
         return pages
 
     def wait(self, job_ids: Iterable[int]) -> None:

@@ -50,14 +50,14 @@ class HiSparseScheduler(RealScheduler):
         self.worker: HiSparseWorker
         self._answers: deque[Any] = deque()
         self._pauses = source.part("v1.core.sched.interface", "PauseState")
-        self._told = source.part("v1.outputs", "KVConnectorOutput")
+        self._output_type = source.part("v1.outputs", "KVConnectorOutput")
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Have vLLM schedule a step, and do the worker's part of it."""
         with self._paused() if asked is not None else nullcontext():
             scheduled = super().schedule(None, step)
         self._answers.append(
-            self._told(
+            self._output_type(
                 kv_connector_worker_meta=self.worker.work(self._outputs[-1].kv_connector_metadata)
             )
         )

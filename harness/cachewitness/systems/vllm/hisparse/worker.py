@@ -62,7 +62,7 @@ class HiSparseWorker(WorkerTables):
         self._select = source.part(WORKER, "_select_written_row_mirrors")
         self._update_residency = source.part("v1.hisparse.runtime", "update_hisparse_residency")
         unpinned()
-        self._told = source.part(CONNECTOR, "HiSparseConnectorWorkerMetadata")
+        self._metadata_type = source.part(CONNECTOR, "HiSparseConnectorWorkerMetadata")
         columns = -(-longest // places.block_size) + 1
         self.residency = torch.zeros((len(places.resident), most, columns), dtype=torch.int32)
         self._free_states = [*range(most - 1, -1, -1)]
@@ -247,7 +247,7 @@ class HiSparseWorker(WorkerTables):
         over = self._pass()
         if not asked and not over and not copies:
             return None
-        return self._told(
+        return self._metadata_type(
             dict.fromkeys(asked, 1), dict.fromkeys(over, 1), tuple(dst for _, dst in copies)
         )
 

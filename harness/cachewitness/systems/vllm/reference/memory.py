@@ -111,9 +111,9 @@ def tell_memory(answer: Plan, of: Pool, shared: int) -> None:
         return
     for name, interval in (("", of.interval), ("dense_", None)):
         kept = of.kept(interval).blocks
-        told = "dense" if interval is None else f"interval {interval}"
+        label = "dense" if interval is None else f"interval {interval}"
         answer.add(
-            f"cached_{name}request_blocks", kept, f"left by a request that is finished, {told}"
+            f"cached_{name}request_blocks", kept, f"left by a request that is finished, {label}"
         )
         answer.add(
             f"requests_{name}cached",

@@ -125,11 +125,11 @@ def _tell_padding(answer: Plan, started: Started) -> None:
     padded = padding_layers(started.groups)
     if not padded:
         return
-    told = "; ".join(f"{added} for {_percent(share)}" for added, share in padded)
+    shares = "; ".join(f"{added} for {_percent(share)}" for added, share in padded)
     answer.add(
         "padding_layers",
         sum(added for added, _ in padded),
-        f"the log's Add N padding layers: {told} of a kind's memory at most",
+        f"the log's Add N padding layers: {shares} of a kind's memory at most",
     )
 
 
@@ -164,9 +164,9 @@ def _warnings(started: Started, serving: Serving, limits: Limits) -> list[str]:
             " runs: nobody gets the null block, which its check counts (0.29 leaves it out)"
         )
     if started.has_states and not limits.eager and limits.max_num_seqs > started.blocks:
-        said = "--max-num-seqs" if limits.seqs else "max_num_seqs, by default"
+        limit = "--max-num-seqs" if limits.seqs else "max_num_seqs, by default"
         notes.append(
-            f"vLLM does not start where it captures decode graphs: {said} ({limits.max_num_seqs})"
+            f"vLLM does not start where it captures decode graphs: {limit} ({limits.max_num_seqs})"
             f" exceeds available Mamba cache blocks ({started.blocks}); lower it to at most"
             f" {started.blocks}"
         )

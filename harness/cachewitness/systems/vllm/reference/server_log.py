@@ -142,20 +142,20 @@ def _take_refusals(logged: Logged, line: str) -> None:
 
 def _take_config(logged: Logged, line: str) -> None:
     """Take the configuration that the engine prints, with every value resolved."""
-    said = {name: found for name, pattern in _CONFIG.items() if (found := pattern.search(line))}
-    if "model" in said:
-        logged.model = said["model"].group(1)
+    matches = {name: found for name, pattern in _CONFIG.items() if (found := pattern.search(line))}
+    if "model" in matches:
+        logged.model = matches["model"].group(1)
     fields: dict[str, Any] = {}
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "max_model_len"):
-        if name in said:
-            fields[name] = int(said[name].group(1))
+        if name in matches:
+            fields[name] = int(matches[name].group(1))
     for name in ("kv_cache_dtype", "dtype"):
-        if name in said:
-            fields[name] = said[name].group(1)
-    if "enable_prefix_caching" in said:
-        fields["enable_prefix_caching"] = said["enable_prefix_caching"].group(1) == "True"
-    if "drafts" in said:
-        method, tokens = said["drafts"].groups()
+        if name in matches:
+            fields[name] = matches[name].group(1)
+    if "enable_prefix_caching" in matches:
+        fields["enable_prefix_caching"] = matches["enable_prefix_caching"].group(1) == "True"
+    if "drafts" in matches:
+        method, tokens = matches["drafts"].groups()
         fields |= drafts({"method": method, "num_speculative_tokens": tokens})
     logged.fields |= fields
 

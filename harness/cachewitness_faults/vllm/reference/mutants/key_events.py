@@ -29,7 +29,7 @@ def key_event_of_eviction_lost(engine: Driver) -> None:
     parents: dict[Any, Any] = {}
     gone: set[Any] = set()
 
-    def told(event: Any) -> bool:
+    def is_reported(event: Any) -> bool:
         if _is(event, "BlockStored"):
             parent = event.parent_block_hash
             for block_hash in event.block_hashes:
@@ -43,7 +43,9 @@ def key_event_of_eviction_lost(engine: Driver) -> None:
         return not orphaned
 
     wrap(
-        core(engine), "take_events", lambda original: [event for event in original() if told(event)]
+        core(engine),
+        "take_events",
+        lambda original: [event for event in original() if is_reported(event)],
     )
 
 
