@@ -48,8 +48,8 @@ class SpeculativeDrop(Checker):
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Look for the keys of what was given back, whatever became of what they name."""
         rules = ledger.header.rules
-        told = event.tier == "local" or rules.tier is None or rules.tier.drops
-        if not event.resume or not told:
+        drops = event.tier == "local" or rules.tier is None or rules.tier.drops
+        if not event.resume or not drops:
             return None
         nodes = ledger.requests[event.r].nodes
         for group in ledger.local:
