@@ -39,9 +39,9 @@ def test_the_finding_says_where_the_chunks_end() -> None:
     (finding,) = judged(IN_ONE).findings
     assert finding.anomaly == "missed-checkpoint" and finding.owed == 8
     assert finding.line == (
-        "request r1 has no state behind token 8, where an exact replay of it resumes; its chunks"
-        " end at 10"
+        "request r1 has no state behind token 8, where an exact replay of it resumes"
     )
+    assert "However its chunks end at 10, and group 1 has no state behind 8" in finding.sentence
 
 
 def test_an_engine_that_does_not_say_where_it_stops_owes_no_state() -> None:

@@ -142,8 +142,5 @@ def _missed(
         f" ends there, so that there is a state. However its chunks end at {chunks}, and group"
         f" {group} has no state behind {boundary}: a contradiction."
     )
-    line = (
-        f"{named(request.r)} has no state behind token {boundary}, where {why}; its chunks end at"
-        f" {chunks}"
-    )
+    line = f"{named(request.r)} has no state behind token {boundary}, where {why}"
     return Finding(anomaly=MISSED, r=request.r, sentence=sentence, line=line, owed=boundary)
