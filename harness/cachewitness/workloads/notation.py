@@ -271,6 +271,7 @@ class _Reader:
             "eagle-drop": "eagle_drop_tokens",
             "progress": "progress_steps",
             "max-prompt": "max_prompt",
+            "checkpoints": "checkpoint_alignment",
         }
         plain |= {word: word for word in ("alignment", "drafts")}
         for item in rest.split(","):

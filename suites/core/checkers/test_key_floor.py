@@ -90,5 +90,16 @@ def test_what_a_look_up_lost_is_counted_by_what_became_of_its_key(how: str) -> N
     text = HEADER + keyed + RUN + ENDS + ending + "submit r2 a:13\nhit r2 0\n"
     (tally,) = check(parse(text.format(rules="", tokens=13)), [ReuseFloor()]).tallies
     assert tally.reuse is not None
-    lost = {name: getattr(tally.reuse, name) for name in (*HOW, "thinned")}
-    assert lost == {**dict.fromkeys((*HOW, "thinned"), 0), how: 12}
+    lost = {name: getattr(tally.reuse, name) for name in (*HOW, "thinned", "aborted")}
+    assert lost == {**dict.fromkeys((*HOW, "thinned", "aborted"), 0), how: 12}
+
+
+def test_what_aborted_requests_alone_computed_is_counted_apart() -> None:
+    """Nothing of it is owed; once another computed the same and ended as intended, it is."""
+    aborted = HEADER + RUN + ENDS.replace("finish", "abort") + "submit r2 a:13\nhit r2 0\n"
+    again = "acquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7 8\nfinish r2\nrelease r2\n"
+    again += "submit r3 a:13\nhit r3 0\n"
+    for text, unkept in ((aborted, 0), (aborted + again, 12)):
+        (tally,) = check(parse(text.format(rules="", tokens=13)), [ReuseFloor()]).tallies
+        assert tally.reuse is not None
+        assert (tally.reuse.aborted, tally.reuse.unkept) == (12, unkept)

@@ -140,6 +140,21 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "work",
     ),
     Anomaly(
+        "undropped-hit",
+        "where a speculative look-up gives tokens back, a request resumes so many tokens in front"
+        " of what was matched",
+        "correct output, fewer drafts that stand: the drafter reads what was made of other tokens",
+        "work",
+    ),
+    Anomaly(
+        "missed-checkpoint",
+        "a prompt that was computed has a recurrent state at the last boundary at which an exact"
+        " replay can resume, and at shared-prefix boundaries that are kept, where the engine"
+        " declares that its chunks end there",
+        "correct output, no reuse: chunks end where no hit can, and no state can be kept",
+        "work",
+    ),
+    Anomaly(
         "lost-hit",
         "a request resumes no earlier than at the longest prefix that every group holds",
         "correct output, no reuse: the cache is inert",

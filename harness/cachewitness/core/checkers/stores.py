@@ -147,7 +147,7 @@ class StoresOwed(Checker):
         self._found.pop(event.r, None)
         settled = settled_tokens(ledger, ledger.requests[event.r])
         for owed in self._pending.pop(event.r, ()):
-            if owed.length <= settled and not event.by_engine:
+            if _reachable(ledger, owed.length) <= settled and not event.by_engine:
                 owed.ended = ledger.requests.last_step_ended
                 self._owed.setdefault(owed.node, []).append(owed)
         return None
@@ -217,6 +217,14 @@ def _without(owing: dict[Name, list[Owed]], of: Callable[[Owed], bool]) -> dict[
     """Return what is owed but for some of it."""
     kept = {name: [one for one in owed if not of(one)] for name, owed in owing.items()}
     return {name: owed for name, owed in kept.items() if owed}
+
+
+def _reachable(ledger: Ledger, length: int) -> int:
+    """Return the first boundary, in tokens, at which a request could resume that reads a chunk up
+    to `length`; an engine may key, and store, nothing up to there.
+    """
+    rules = ledger.header.rules
+    return length if rules.tier is not None else -(-length // rules.alignment) * rules.alignment
 
 
 def _free_aside(ledger: Ledger) -> int:

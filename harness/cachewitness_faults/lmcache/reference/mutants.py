@@ -100,6 +100,26 @@ def failed_store_found(engine: Any) -> None:
 
 
 @fault(
+    name="lmcache-shared-prefix-not-stopped-at",
+    mirrors="vllm-project/vllm#45238, as behind a connector (get_computed_blocks_for_connector)",
+    anomaly="missed-checkpoint",
+    checker="checkpoints",
+    group="N",
+)
+@where_there_is_a_store
+def shared_prefix_not_stopped_at(engine: Any) -> None:
+    """Behind the connector nobody asks where a prefix that others share goes on beyond the hit,
+    so no chunk stops there and siblings find no state.
+    """
+
+    def get_computed_blocks(original: Any, request: Any) -> Any:
+        blocks, hit_length, _ = original(request)
+        return blocks, hit_length, 0
+
+    wrap(engine.adapter.scheduler.kv_cache_manager, "get_computed_blocks", get_computed_blocks)
+
+
+@fault(
     name="lmcache-last-token-not-reserved",
     mirrors="LMCache before 0.5.6",
     anomaly="state-position-skew",

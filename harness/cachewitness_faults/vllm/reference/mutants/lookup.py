@@ -243,4 +243,23 @@ def eagle_peeks_at_no_block(engine: Driver) -> None:
         wrap(coordinator, "_with_margin", lambda original, group, candidate, hashes: candidate)
 
 
+@mutant(
+    name="eagle-gives-nothing-back",
+    mirrors="vllm-project/vllm#49071",
+    anomaly="undropped-hit",
+    checker="speculative-drop",
+    group="P",
+    engines=REFERENCE,
+)
+def eagle_gives_nothing_back(engine: Driver) -> None:
+    """A speculative look-up uses all that it matches, so the drafter lacks the hidden states of
+    the last block.
+    """
+    coordinator = core(engine).coordinator
+    for group in getattr(coordinator, "attention_groups", ()):
+        group.use_eagle = False
+    if hasattr(coordinator, "manager"):
+        coordinator.manager.use_eagle = False
+
+
 MUTANTS = declared(globals())
