@@ -57,7 +57,9 @@ class SpeculativeDrop(Checker):
                 continue
             self.opportunities += 1
             beyond = event.resume + min(rules.eagle_drop_tokens, group.block_size)
-            if beyond >= len(nodes) or not _matched(ledger, group, nodes[beyond], event.step):
+            # Where hits end inside a block, its key stands for all that lies in front of its end.
+            ends = nodes[beyond : -(-beyond // group.block_size) * group.block_size + 1]
+            if not any(_matched(ledger, group, node, event.step) for node in ends):
                 return (_kept(event, group, beyond),)
         return None
 
