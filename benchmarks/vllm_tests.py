@@ -114,19 +114,20 @@ class Recorder:
         """Note a test that ended; an error before or after it counts as its own."""
         counts = report.when == "call" or report.failed
         if counts and self.outcomes.get(report.nodeid, "passed") == "passed":
-            self.outcomes[report.nodeid] = "passed" if report.passed else _reason(report)
+            self.outcomes[report.nodeid] = "passed" if report.passed else reason(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note a file that cannot be imported."""
         if report.failed:
-            self.outcomes[report.nodeid] = _reason(report)
+            self.outcomes[report.nodeid] = reason(report)
 
 
 def _too_long(signum: int, frame: Any) -> None:
     raise TimeoutError(f"took more than {SECONDS} CPU s")
 
 
-def _reason(report: Any) -> str:
+def reason(report: Any) -> str:
+    """Return the first line of why a test, or the collection of a file, failed."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(
         getattr(crash, "message", "") or str(report.longrepr or "skipped").strip().splitlines()[-1]

@@ -156,7 +156,10 @@ def scheduler_engine(
     observed = ObservedManager(
         timed, source.utils.get_group_id, tiered=connector is not None, published=True
     )
-    new_request = timed.new_requests(request_maker(source, sizes[1], options, full=full))
+    connected = connector is not None
+    new_request = timed.new_requests(
+        request_maker(source, sizes[1], options, full=full, connected=connected)
+    )
     rules = replace(rules_of(header, options, source, core, sizes, interval), stats=True)
     rules = replace(
         rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment

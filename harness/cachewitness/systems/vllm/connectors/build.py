@@ -304,6 +304,7 @@ def connected_header(
         least=connector.least,
         once=connector.once,
         unordered=connector.unordered,
+        drops=connector.drops,
     )
     rules = structs.replace(tiered.rules, tier=tier, progress_steps=waits)
     if rules.key_events is not None and not connector.describes:

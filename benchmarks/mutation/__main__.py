@@ -1,0 +1,97 @@
+"""Draw random mutants of an engine's own source, and run them here and under the engine's own
+tests.
+
+    python -m benchmarks.mutation vllm --source DIR --tests DIR --kept DIR [--mutants N] [--seed S]
+        [--write docs/results/mutation.md]
+
+`--source` holds `vllm` (a wheel unpacked without its libraries), `--tests` is the folder `tests` of
+the same version's source distribution. The mutants' operators are those of the extra
+`dev-mutation`. `--kept` stores what was drawn and measured, and goes on from there; with `--write`
+the page is written from it. Each side runs in a process of its own, and each mutant in a fork of it.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.mutation import vllm
+from benchmarks.mutation.drawing import draw
+from benchmarks.mutation.kept import once
+from benchmarks.mutation.mutants import Mutant
+from benchmarks.mutation.page import page
+
+TOOLS = ("mutmut", "cosmic-ray")
+SIDES = ("ours", "theirs")
+
+
+def main() -> int:
+    """Measure what is missing, and print or write the page."""
+    given = _arguments()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets go the same way in every process
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "benchmarks.mutation", *sys.argv[1:]],
+            os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
+        )
+    given.kept.mkdir(parents=True, exist_ok=True)
+    mutants = once(
+        given.kept / "mutants.jsonl",
+        Mutant,
+        lambda: draw(vllm.files(given.source), given.mutants, given.seed),
+    )[: given.mutants]
+    if given.side:
+        _measure(given, mutants)
+        return 0
+    for side in () if given.measured else SIDES:
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.mutation", *sys.argv[1:], "--side", side],
+            check=True,
+        )
+    release = vllm.version(given.source)
+    tools = {name: metadata.version(name) for name in TOOLS}
+    text = page(given.kept, mutants, release, given.seed, vllm.ELSEWHERE, tools)
+    if given.write:
+        given.write.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.mutation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("engine", choices=["vllm"])
+    for name in ("--source", "--tests", "--kept"):
+        parser.add_argument(
+            name, type=lambda text: Path(text).resolve(), required=True, metavar="DIR"
+        )
+    parser.add_argument("--mutants", type=int, default=1000, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument(
+        "--measured", action="store_true", help="write the page from what is kept, and run nothing"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page here")
+    parser.add_argument("--side", choices=SIDES, help="run one side alone, and write no page")
+    return parser.parse_args()
+
+
+def _measure(given: argparse.Namespace, mutants: list[Mutant]) -> None:
+    if given.side == "ours":
+        vllm.run_ours(given.source, mutants, given.kept, given.seed)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder).resolve()
+        vllm.run_theirs(given.source, given.tests, mutants, given.kept, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
