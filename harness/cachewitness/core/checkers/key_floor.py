@@ -200,12 +200,14 @@ def whole_block(record: PageRecord, group: Group, request: RequestRecord) -> boo
 
 
 def _kept_state(ledger: Ledger, group: Group, record: PageRecord, request: RequestRecord) -> bool:
-    """Whether a page holds a state of a request behind a whole block, where the engine says that it
-    stops for one, and which the request had passed.
+    """Whether a page holds a state of a request at the end of a block, at a boundary at which the
+    engine says that it stops for one, and which the request had passed.
+
+    Inside a block the state at the end of a prompt alone is kept; other rules judge that.
     """
+    unit = ledger.header.rules.checkpoint_alignment
     stop = record.stop
-    stops = group.kind == "recurrent" and ledger.header.rules.checkpoint_alignment > 0
-    if not stops or not record.state or stop % group.block_size:
+    if group.kind != "recurrent" or not record.state or not unit or stop % group.block_size:
         return False
     sound = record.node != NOTHING and not record.tainted and record.group == group.id
     settled = settled_tokens(ledger, request)

@@ -220,7 +220,7 @@ def answers_not_keyed(engine: Driver) -> None:
 
 @mutant(
     name="chunk-states-not-keyed",
-    mirrors="vllm-project/vllm#45845, gone too far (sparse where every boundary is declared)",
+    mirrors="vllm-project/vllm#45845 (sparse states, here where all boundaries are declared)",
     anomaly="key-owed",
     checker="keys",
     group="N",
