@@ -52,10 +52,12 @@ mutants  every seeded fault, hunted anew                                       c
 vllm   two real releases, and faults patched into them                        ci/stage_vllm.sh
 lmcache  the installed LMCache, and faults patched into it                     ci/stage_lmcache.sh
 llama  the real llama.cpp's server on tiny hybrid models                       ci/stage_llama_cpp.sh
+likelihood  likelihoods of a real pretrained hybrid on llama.cpp's server      ci/stage_likelihood.sh
 openvino  the real OpenVINO GenAI on tiny hybrid models                        ci/stage_openvino.sh
 transformers  the installed transformers on tiny hybrid models                 ci/stage_transformers.sh
 mlx    the installed mlx-lm on tiny hybrid models                             ci/stage_mlx.sh
 campaign  campaigns on a real PostgreSQL server and a real Ray cluster        ci/stage_campaign.sh
+routers  the installed Dynamo's radix tree behind key events                    ci/stage_routers.sh
 sglang  the installed SGLang, and faults patched into it                       ci/stage_sglang.sh
 server  a real vLLM server on a CPU, scored and broken                        ci/stage_vllm_server.sh
 readers  a million changed files, each taken or refused                       ci/stage_readers.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
-# random workloads on the newer one over real tensors, and with each of its connectors; then the tests that need a real vLLM,
+# random workloads on the newer one over real tensors, behind a router, and with each of its connectors; a fork; then the tests that need a real vLLM,
 # faults patched into the newer one among them; the tests of what was found in releases that are older, with each of them alone;
 # and vLLM's own tests of the retention interval on the newer one.
 # No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
@@ -71,6 +71,14 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
         "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,hisparse=$way" --suite scheduler-random --quiet \
             --layout full-sparse --option max_num_batched_tokens=32 --option async_depth=1 --seconds 30 || status=$((status ? status : $?))
     done
+    printf '\n== %s behind a router\n' "${releases[-1]}"
+    "$venv/bin/python" -m cachewitness.cli route --engine "vllm:source=$source" --layout full --layout full-swa --layout full-mamba \
+        --option retention_interval=none --workers 2 || status=$((status ? status : $?))
+    fork=aphrodite-engine==0.24.1
+    printf '\n== %s, a fork in a package of its own\n' "$fork"
+    "$venv/bin/python" -m cachewitness.cli run --quiet --layout full --layout full-mamba \
+        --engine "vllm:source=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" "$fork"),package=aphrodite@0.29" ||
+        status=$((status ? status : $?))
     for connector in simple simple-lazy offloading offloading-chunks offloading-outputs offloading-sync multi; do
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"
         "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \

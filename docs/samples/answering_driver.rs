@@ -304,13 +304,13 @@ fn answer(request: &Request) -> String {
 }
 
 fn main() -> std::io::Result<()> {
-    let (Ok(questions_fd), Ok(answers_fd)) = (env::var("CACHEWITNESS_ASKED"), env::var("CACHEWITNESS_ANSWERS")) else {
+    let (Ok(input), Ok(output)) = (env::var("CACHEWITNESS_ASKED"), env::var("CACHEWITNESS_ANSWERS")) else {
         eprintln!("start it by: cachewitness run --engine jsonl:command=./answering_driver");
         std::process::exit(2);
     };
     let stale = env::args().any(|word| word == "--bug=stale-snapshot");
-    let questions = BufReader::new(File::open(format!("/dev/fd/{questions_fd}"))?);
-    let mut answers = OpenOptions::new().write(true).open(format!("/dev/fd/{answers_fd}"))?;
+    let questions = BufReader::new(File::open(format!("/dev/fd/{input}"))?);
+    let mut answers = OpenOptions::new().write(true).open(format!("/dev/fd/{output}"))?;
     writeln!(answers, "{}", READY.replace('\n', ""))?;
     let mut server: Option<Server> = None;
     for line in questions.lines() {

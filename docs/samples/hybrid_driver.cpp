@@ -434,10 +434,10 @@ std::string answer(std::vector<Engine>& open, const Json& question, const std::s
 }
 
 int main(int count, char** words) {
-    const char *questions_fd = getenv("CACHEWITNESS_ASKED"), *answers_fd = getenv("CACHEWITNESS_ANSWERS");
-    if (!questions_fd || !answers_fd) return fprintf(stderr, "start it by: cachewitness run --engine jsonl:command=%s\n", words[0]), 2;
+    const char *input = getenv("CACHEWITNESS_ASKED"), *output = getenv("CACHEWITNESS_ANSWERS");
+    if (!input || !output) return fprintf(stderr, "start it by: cachewitness run --engine jsonl:command=%s\n", words[0]), 2;
     const std::string bug = count > 1 ? std::string(words[1]).substr(std::string("--bug=").size()) : "";
-    FILE *questions = fdopen(atoi(questions_fd), "r"), *answers = fdopen(atoi(answers_fd), "w");
+    FILE *questions = fdopen(atoi(input), "r"), *answers = fdopen(atoi(output), "w");
     std::vector<Engine> open;  // none, or the one that was opened last
     fprintf(answers, "%s\n", READY.c_str()), fflush(answers);
     char* line = nullptr;

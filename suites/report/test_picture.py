@@ -594,12 +594,12 @@ def test_answers_stand_beside_the_cold_ones_and_what_differs_is_marked() -> None
         ("a", "2", True),
         ("<b>", "0", False),
     ]
-    assert [(token.said, token.cold, token.differs) for token in rows[0].tokens] == [
+    assert [(token.answered, token.cold, token.differs) for token in rows[0].tokens] == [
         ("7 (-1)", "7 (-1)", False),
         ("8 (-2)", "8 (-2.25)", True),
         ("9 (-3)", "9 (-3)", False),
     ]
-    assert [(token.said, token.cold, token.differs) for token in rows[1].tokens] == [
+    assert [(token.answered, token.cold, token.differs) for token in rows[1].tokens] == [
         ("5 (-1)", "4 (-1)", False),
         ("6 (-1)", "6 (-1)", False),
     ]

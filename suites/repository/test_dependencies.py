@@ -17,6 +17,7 @@ OURS = {
     *("suites", "ci", "benchmarks"),
 }
 IMPORTED_AS = {
+    "ai-dynamo-runtime": "dynamo",
     "fla-core": "fla",
     "pyyaml": "yaml",
     "pytest-xdist": "xdist",

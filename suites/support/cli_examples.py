@@ -13,6 +13,7 @@ FAULT = "hit-is-maximum-over-groups"
 FAULTY = f"reference:mutant={FAULT}"
 VECTORS = data.fixtures() / "vectors" / "vllm" / "lookup.json"
 MAMBA = ("--layout", "full-mamba")
+ROUTERS = "cachewitness_faults.router"
 NO_JSON = {
     "completion": "prints a script for a shell",
     "schema": "prints a schema, which is JSON",
@@ -49,6 +50,14 @@ EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "explain": [
         (("stale-hit",), 0, "explained"),
         ((str(TRACES / f"{FAULT}.jsonl"), "--engine", FAULTY), 0, "explained"),
+    ],
+    "route": [
+        (("--layout", "full", "--traces", "1", "--workers", "2"), 0, "routed"),
+        (
+            ("--layout", "full", "--traces", "1", "--router", f"{ROUTERS}:ForgetsParents"),
+            1,
+            "routed",
+        ),
     ],
     "report": [((str(LEGAL), "--out", "page.html"), 0, "written")],
     "doctor": [(("reference",), 0, "doctor")],

@@ -225,6 +225,7 @@ def _register() -> None:
     from cachewitness.cli.replay import replay
     from cachewitness.cli.report import report
     from cachewitness.cli.report_index import report_index
+    from cachewitness.cli.route import route
     from cachewitness.cli.run import run
     from cachewitness.cli.score import score
     from cachewitness.cli.serve import serve
@@ -243,6 +244,7 @@ def _register() -> None:
         report_index,
         compare,
         bisect,
+        route,
     )
     for command in (
         *judging,

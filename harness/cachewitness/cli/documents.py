@@ -189,6 +189,55 @@ class Plan(msgspec.Struct, kw_only=True):
     notes: list[str]
 
 
+class Routes(msgspec.Struct, kw_only=True):
+    """What a router foresaw on one kind of `layouts`, and what engines hit; lengths in tokens.
+
+    `more` and `less` are by how much too much and too little was foreseen, by cause; `equal` so
+    many requests hit what was foreseen, `wrong_worker` so many were sent where less was than on
+    another worker, `lost` tokens less in all.
+    """
+
+    layouts: str
+    requests: int
+    prompt: int
+    foreseen: int
+    hit: int
+    equal: int
+    wrong_worker: int
+    lost: int
+    more: dict[str, int]
+    less: dict[str, int]
+
+
+class MisjudgedRoute(msgspec.Struct, kw_only=True):
+    """What a router did against its contract, and the command that runs the smallest trace
+    again.
+    """
+
+    id: str
+    finding: Finding
+    replay: str
+
+
+class Routed(msgspec.Struct, kw_only=True):
+    """A router in front of a fleet: of `answers` that were judged, the first failure of each
+    anomaly. `not_judged` are configurations, by the reason.
+    """
+
+    router: str
+    engine: str
+    workers: int
+    exit_code: int
+    answers: int
+    traces: int
+    failed: int
+    routes: list[Routes]
+    failures: list[MisjudgedRoute]
+    not_judged: dict[str, list[str]]
+    format: str = "cachewitness.routed"
+    version: int = 1
+
+
 class Listed(msgspec.Struct, kw_only=True):
     """One thing of those that `ls` lists; it has more fields, each kind its own."""
 
@@ -209,6 +258,7 @@ KINDS: dict[str, tuple[str, Any]] = {
     "written": ("the files that a command wrote", Written),
     "serving": ("where an engine answers", Serving),
     "plan": ("what is worked out for a model", Plan),
+    "routed": ("a router in front of a fleet, judged", Routed),
     "listed": ("what there is of a kind", list[Listed]),
 }
 """By the name of its schema: what a document is, and its type."""

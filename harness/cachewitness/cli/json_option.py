@@ -11,14 +11,15 @@ import click
 from cachewitness._util import output
 
 
-def json_option(kind: str, several: str = "") -> Callable[[Any], Any]:
+def json_option(kind: str, several: str = "", otherwise: str = "") -> Callable[[Any], Any]:
     """Return the option, for a command that then prints a document of a kind of which there is a
-    schema; of another of several.
+    schema; of another of several, or where `otherwise` says.
 
     With it or without, what an engine prints in this process goes to standard error
     (`output.claim`).
     """
     other = f"; of several files `schema {several}`" if several else ""
+    other += f"; {otherwise}" if otherwise else ""
     what = f"Print a JSON document (`schema {kind}`{other}), and nothing else, on standard output."
 
     def with_option(command: Callable[..., int]) -> Any:

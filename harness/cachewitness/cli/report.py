@@ -77,6 +77,8 @@ class _Kind(NamedTuple):
 
 
 def _kinds() -> dict[str, _Kind]:
+    from cachewitness.parity.likelihood import document as likelihood
+    from cachewitness.parity.likelihood import page as likelihood_page
     from cachewitness.parity.scores import document as score
     from cachewitness.parity.scores import page as score_page
     from cachewitness.report import jsonreport
@@ -92,6 +94,11 @@ def _kinds() -> dict[str, _Kind]:
         jsonreport.FORMAT: _Kind(jsonreport.VERSION, jsonreport.Document, page.of_run),
         score.FORMAT: _Kind(
             score.VERSION, score.Document, lambda made, _: score_page.of_score(made)
+        ),
+        likelihood.FORMAT: _Kind(
+            likelihood.VERSION,
+            likelihood.Document,
+            lambda made, _: likelihood_page.of_likelihood(made),
         ),
         summary.FORMAT: _Kind(summary.VERSION, summary.Document, campaign_page.of_campaign),
         hunt.FORMAT: _Kind(hunt.VERSION, hunt.Hunt, lambda made, _: hunt_page.of_hunt(made)),

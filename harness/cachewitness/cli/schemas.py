@@ -19,6 +19,7 @@ from cachewitness.cli import documents
 from cachewitness.core import events as history
 from cachewitness.core import trace_format as trace
 from cachewitness.engines import doctor
+from cachewitness.parity.likelihood import document as likelihood
 from cachewitness.parity.scores import document as score
 from cachewitness.report import jsonreport
 from cachewitness.sessions.campaign import summary as campaign
@@ -83,6 +84,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "history": _history,
     "report": _report,
     "score": _score,
+    "likelihood": functools.partial(_whole_schema, "compared likelihoods", likelihood.Document),
     "doctor": _doctor,
     "campaign": functools.partial(_whole_schema, "what came of a campaign", campaign.Document),
     **{kind: functools.partial(_whole_schema, *what) for kind, what in documents.KINDS.items()},

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cachewitness.cli.json_option import json_option
+from cachewitness.cli.likelihood import (
+    compare_likelihoods,
+    likelihood_options,
+    refuse_without_likelihood,
+)
 from cachewitness.cli.options import (
     Finite,
     expectations_of,
@@ -196,14 +201,19 @@ _FILE = click.Path(path_type=Path)
     show_default=True,
     help="The seed of --random-shots.",
 )
+@likelihood_options
 @expected_options
-@json_option("score")
+@json_option("score", otherwise="with --likelihood `schema likelihood`")
 def score(**options: Any) -> int:
     """Ask an engine the same questions cold and cached, and judge whether the cache cost answers.
 
     Every answer is kept in .cachewitness/score as it comes; a run that was cut short goes on where
-    it ended when the same command is given again.
+    it ended when the same command is given again. With --likelihood a server is asked for the
+    log-probabilities of what comes next instead, which needs no model that answers right.
     """
+    if options["likelihood"]:
+        return compare_likelihoods(options)
+    refuse_without_likelihood(options)
     from cachewitness.core.result import EXIT_UNKNOWN
     from cachewitness.engines import policy as policies
     from cachewitness.engines.answers import BackendError, Opening

@@ -110,7 +110,8 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     reads lets it end before it is written. With `engine_aborts`, a request whose load fails is given up.
     Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a load of
     several steps waits for none in flight. With `once`, a request is looked up once until it has
-    pages (docs/reference/formats.md).
+    pages (docs/reference/formats.md). With `drops`, its hits give tokens back where a speculative
+    look-up does.
     """  # noqa: E501
 
     chunk: int
@@ -120,6 +121,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     least: int = 0
     unordered: bool = False
     once: bool = False
+    drops: bool = False
 
 
 class Unkeyed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -231,7 +233,9 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     waits joins when all who run are over. `stores` is set if the engine says what it puts into a
     second tier, `unkeyed` says which whole blocks get no key. `frees_behind`: what lies behind a
     window or a recurrent state is given back before the next step of its request begins, unless a
-    step in flight reads it.
+    step in flight reads it. `checkpoint_alignment`: where a prompt is computed, a chunk ends at the
+    last multiple of so many tokens at which an exact replay can resume, and at shared-prefix
+    boundaries that retention keeps; 0: the engine does not say.
     """  # noqa: E501
 
     caching: bool = True
@@ -255,6 +259,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     stores: Stores | None = None
     unkeyed: Unkeyed = Unkeyed()
     frees_behind: bool = False
+    checkpoint_alignment: int = 0
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
@@ -508,7 +513,8 @@ class Submitted(_Event, tag="submit", gc=False):
     nobody said.
 
     At answers level it is to generate so many tokens (`generate`). A `session` waits for more
-    input when its answer is over.
+    input when its answer is over. With `prompt_logprobs` its client wants the log-probability of
+    every token of the prompt, so none may be restored.
     """
 
     r: str
@@ -520,6 +526,7 @@ class Submitted(_Event, tag="submit", gc=False):
     shared: int = 0
     generate: int = 0
     session: bool = False
+    prompt_logprobs: bool = False
 
 
 class Run(msgspec.Struct, omit_defaults=True):

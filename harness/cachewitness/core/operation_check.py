@@ -237,7 +237,7 @@ def check_submit(op: Submit, submits: list[Submitted]) -> None:
             f"`submit` of {[event.r for event in submits]}; report {op.r!r}, once"
         )
     (event,) = submits
-    for field in ("salt", "adapter", "media", "kernels", "session"):
+    for field in ("salt", "adapter", "media", "kernels", "session", "prompt_logprobs"):
         if getattr(event, field) != getattr(op, field):
             raise MalformedHistory(
                 f"{field} {getattr(event, field)!r} of {op.r!r} - at `$.{field}`; the operation"

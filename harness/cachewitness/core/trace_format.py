@@ -96,6 +96,10 @@ class Submit(
 
     A `session`, at scheduler level, does not end with its answer of `generate` tokens: it keeps
     its pages and waits for more input (`extend`).
+
+    With `prompt_logprobs` its client wants the log-probability of every token of the prompt. What
+    is restored is not computed and has none, so such a request may restore nothing; others may
+    restore what it computes.
     """
 
     r: str
@@ -110,6 +114,7 @@ class Submit(
     generate: int = 0
     tokens: list[int] = []
     session: bool = False
+    prompt_logprobs: bool = False
 
 
 class Extend(

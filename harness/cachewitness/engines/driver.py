@@ -195,6 +195,7 @@ class Driver:
             media=op.media,
             kernels=op.kernels,
             session=op.session,
+            prompt_logprobs=op.prompt_logprobs,
             step=self.diff.step,
         )
         if self.header.rules.captures is not None:

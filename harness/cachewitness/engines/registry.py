@@ -318,6 +318,19 @@ def _broken(entry: importlib.metadata.EntryPoint, reason: str) -> EngineKind:
     )
 
 
+def _options(text: str) -> list[str]:
+    """Return the options of a name, which commas part; those inside JSON do not."""
+    parts = [""]
+    depth = 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
 def parse(text: str) -> EngineSpec:
     """Read an engine's name and options.
 
@@ -329,7 +342,7 @@ def parse(text: str) -> EngineSpec:
         raise UsageError(f"--engine: no engine is called {name!r}{nearest(name, known)}")
     kind = _loaded(known[name])
     options: dict[str, str] = {}
-    for part in filter(None, rest.split(",")):
+    for part in filter(None, _options(rest)):
         key, equals, value = part.partition("=")
         if not equals:
             raise UsageError(f"--engine: {part!r} in {text!r} is not of the form key=value")

@@ -213,7 +213,7 @@ def _compact_step(op: Step, word: str) -> str:
 
 
 def _compact_submit(op: Submit, word: str) -> str:
-    extras = ["session"] if op.session else []
+    extras = [name for name in ("session", "prompt_logprobs") if getattr(op, name)]
     extras += [f"generate {op.generate}"] if op.generate else []
     extras += [
         f"{field}={getattr(op, field)}"

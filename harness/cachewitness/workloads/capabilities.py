@@ -32,7 +32,10 @@ _OF_OPERATION = {
     UpdateWeights: "update_weights",
 }
 _OF_FIELD = {
-    Submit: ("salt", "adapter", "media", "kernels", "priority", "grammar", "session"),
+    Submit: (
+        *("salt", "adapter", "media", "kernels"),
+        *("priority", "grammar", "session", "prompt_logprobs"),
+    ),
     Step: ("withdraw", "cancel"),
 }
 

@@ -68,6 +68,8 @@ under way."""
 _PRIORITIES, _GUIDED, _COMPILING = 3, 30, 3
 """How many priorities there are beside the first; so many of a hundred outputs follow a grammar,
 which takes at most so many steps to be compiled."""
+_WITH_LOGPROBS = 30
+"""So many of a hundred requests ask for log-probabilities of their prompt."""
 _SESSIONS, _ANSWERED, _GOING_ON = 40, 9, 30
 """So many of a hundred requests are sessions, whose answers have so many tokens or end where a
 block does; in front of so many of a hundred steps one of them gets more input."""
@@ -356,9 +358,9 @@ class _Workload:
             self._live.remove(r)
             self._script.abort(r)
 
-    def _special(self) -> dict[str, int]:
-        """Return the priority of a request and the steps that its grammar takes, where the
-        options ask for them.
+    def _special(self) -> dict[str, int | bool]:
+        """Return the priority of a request, the steps that its grammar takes, and whether it asks
+        for log-probabilities of its prompt, where the options ask for them.
         """
         options = self._script.shape.options
         source = self._source
@@ -369,6 +371,9 @@ class _Workload:
                 source.integer(1, _COMPILING)
                 if options.get("structured_output") and source.chance(_GUIDED)
                 else 0
+            ),
+            "prompt_logprobs": bool(
+                options.get("prompt_logprobs") and source.chance(_WITH_LOGPROBS)
             ),
         }
 

@@ -30,6 +30,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     settle 2: r1 7..8 | 3 4 | 5 ~ 6           how a run of step 2 turned out; also `before 6>5; after 6>7`: copies
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
     preempt r1 / abort r1 / finish r1
+    submit r1 sys:8 prompt_logprobs=yes                            none of its tokens may be restored
     submit r1 sys:8 session=yes / pause r1 / extend r1 9 u2:4        its first 9 tokens stay, those of u2 come behind them
     reset ok / reset failed                   `reset ok tier cpu`
     version 1                                 `version 1 adapter tuned`
@@ -270,6 +271,7 @@ class _Reader:
             "eagle-drop": "eagle_drop_tokens",
             "progress": "progress_steps",
             "max-prompt": "max_prompt",
+            "checkpoints": "checkpoint_alignment",
         }
         plain |= {word: word for word in ("alignment", "drafts")}
         for item in rest.split(","):
@@ -366,7 +368,10 @@ class _Reader:
     def _read_submit(self, rest: str) -> None:
         r, _, words = rest.partition(" ")
         identity = dict(
-            re.findall(r"\b(salt|adapter|media|kernels|shared|generate|session)=(\S+)", words)
+            re.findall(
+                r"\b(salt|adapter|media|kernels|shared|generate|session|prompt_logprobs)=(\S+)",
+                words,
+            )
         )
         media = []
         for item in filter(None, identity.pop("media", "").split(",")):
@@ -383,7 +388,8 @@ class _Reader:
         counts: dict[str, Any] = {
             field: int(identity.pop(field, 0)) for field in ("shared", "generate")
         }
-        counts["session"] = identity.pop("session", "") == "yes"
+        for field in ("session", "prompt_logprobs"):
+            counts[field] = identity.pop(field, "") == "yes"
         self.events.append(Submitted(r=r, tokens=list(tokens), media=media, **counts, **identity))
 
     def _read_accept(self, rest: str) -> None:

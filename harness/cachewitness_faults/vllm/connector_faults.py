@@ -163,6 +163,29 @@ CONNECTED: tuple[Mutant, ...] = (
     ),
     fault(
         Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "if request.skip_reading_prefix_cache: ext_tokens, load_kv_async = 0, False",
+            "pass",
+        ),
+        Edit(
+            SIMPLE,
+            "SimpleCPUOffloadScheduler",
+            "get_num_new_matched_tokens",
+            "if request.skip_reading_prefix_cache: return 0, False",
+            "pass",
+        ),
+        name="vllm-prompt-logprobs-loaded",
+        what=(
+            "Who asks for log-probabilities of its prompt is not looked up on the device, but what"
+            " the connector has is loaded."
+        ),
+        anomaly="unwanted-hit",
+        checker="safety-law",
+    ),
+    fault(
+        Edit(
             EVENTS,
             TRACKER,
             "_build_event_metadata",

@@ -167,6 +167,37 @@ SCHEDULED: tuple[Mutant, ...] = (
         Edit(
             SCHEDULER,
             OWNER,
+            "_mamba_block_aligned_split",
+            "else 0, last_cache_position,",
+            "else 0,",
+        ),
+        name="vllm-last-boundary-passed",
+        what=(
+            "A chunk that reaches the end of its prompt does not stop at the last boundary whose"
+            " state can be cached."
+        ),
+        anomaly="missed-checkpoint",
+        checker="checkpoints",
+        group="N",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_mamba_block_aligned_split",
+            "junction_stop if start < junction < end else 0,",
+            "0,",
+        ),
+        name="vllm-junction-passed",
+        what="No chunk stops where a prefix that others share goes on beyond the hit.",
+        anomaly="missed-checkpoint",
+        checker="checkpoints",
+        group="N",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
             "schedule",
             "request.shared_prefix_boundary, hit_diverged, ) = self._get_local_prefix_cache_hit",
             "_, hit_diverged, ) = self._get_local_prefix_cache_hit",

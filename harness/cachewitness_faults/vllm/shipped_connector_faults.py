@@ -278,8 +278,8 @@ ON_SIMPLE: tuple[Mutant, ...] = (
             " than may be hit."
         ),
         mirrors="vllm-project/vllm#49071",
-        anomaly="no-progress",
-        checker="progress",
+        anomaly="undropped-hit",
+        checker="speculative-drop",
         group="K",
         built=True,
     ),

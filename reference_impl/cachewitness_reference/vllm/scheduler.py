@@ -202,6 +202,8 @@ class Scheduler:
         num_external = (
             self.connector.get_num_new_matched_tokens(request, hit_length) if self.connector else 0
         )
+        if request.skip_reading_prefix_cache:
+            num_external = 0  # the connector was asked; what it found is not loaded
         num_computed = hit_length + num_external
         num_new_tokens = min(request.num_tokens - num_computed, left)
         num_new_tokens = split_for(self.config, request, num_new_tokens, num_computed, limit)

@@ -165,6 +165,8 @@ def test_a_sound_history_passes_every_checker() -> None:
     idle = {name for name, tally in _tallies(result).items() if tally.opportunities == 0}
     assert idle == {
         "window-liveness",
+        "checkpoints",
+        "speculative-drop",
         "timely-release",
         "identity",
         "captures",

@@ -52,6 +52,18 @@ def test_what_was_not_stored_is_named_when_it_is_asked_for() -> None:
     assert found(RUN + ENDS + AGAIN) == [sentence]
 
 
+@pytest.mark.parametrize(("alignment", "many"), [(4, 1), (8, 1), (16, 0)])
+def test_behind_the_last_boundary_that_a_request_computed_nothing_is_owed(
+    alignment: int, many: int
+) -> None:
+    """Hits end at common multiples of all groups' blocks, and nothing is keyed up to there. Of 13
+    tokens [4,8) is owed where hits end at multiples of 8, and not where they end at 16.
+    """
+    header = HEADER.format(pages=4).replace("alignment 4", f"alignment {alignment}")
+    result = check(parse(header + RUN + ENDS + AGAIN), [StoresOwed()])
+    assert len(result.findings) == many and result.tallies[0].crashed == ""
+
+
 LAWFUL: dict[str, tuple[str, dict[str, Any]]] = {
     "aborted by its client": (RUN + ENDS.replace("finish", "abort") + AGAIN, {}),
     "not ended": (RUN + AGAIN, {}),

@@ -65,6 +65,20 @@ def test_each_configuration_draws_numbers_of_its_own_whatever_else_is_run() -> N
     assert not {number_of(name) for name in choice.ran - {*alone}} & {*map(number_of, alone)}
 
 
+def test_the_random_longest_prompts_of_a_configuration_are_its_own() -> None:
+    """So an id names one trace, whichever other configurations are run."""
+    other = Configuration(layouts.load("full-mamba"))
+
+    def operations(configurations: list[Configuration]) -> int:
+        choice = Choice(only=("scheduler*:longest-prompt-random@full-swa*",))
+        runner = Runner(parse("reference"), configurations, choice=choice)
+        report = runner.run([suite for suite in SUITES if suite.name == "scheduler"])
+        assert len(choice.ran) == 1
+        return sum(suite.activity.operations for suite in report.suites)
+
+    assert operations([FULL]) == operations([other, FULL]) > 50
+
+
 def number_of(name: str) -> str:
     """Return the name of a random trace without its suite and configuration."""
     return name.removeprefix("random:").partition("@")[0]

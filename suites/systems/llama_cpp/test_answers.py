@@ -227,6 +227,7 @@ def test_options_of_a_trace_that_do_not_fit_are_one_line(
         ("model=gpt", "model is one of"),
         ("caching=maybe", "caching is one of on, off, alone, not 'maybe'"),
         ("models=nowhere", "ci/stage_llama_cpp.sh makes them"),
+        ("model=nowhere/own.gguf", "model: there is no file nowhere/own.gguf"),
     ],
 )
 def test_an_engine_that_cannot_be_opened_says_why(named: str, message: str) -> None:
@@ -270,6 +271,21 @@ def test_every_model_restores_and_its_twin_does_not(model: str) -> None:
         [],
         0,
     ) and cached.activity.hits >= 4
+
+
+@installed
+def test_a_model_is_opened_by_its_file_and_says_how_many_tokens_it_knows() -> None:
+    """What it keeps of a prompt is not known, so nothing is said of that."""
+    file = Path(os.environ[MODELS]) / f"{ATTENTION}.gguf"
+    opened = parse(f"llama-cpp:model={file}").open(header())
+    try:
+        answering = opened.describe().rules.answering
+    finally:
+        opened.close()
+    assert answering is not None and answering.resumes == "" and answering.vocabulary >= 256
+    trace = write(configurations()[0].shape("answers"), "conversations", 0)
+    result = runs(trace, engine(f"model={file}"))
+    assert result.findings == [] and result.activity.hits >= 4
 
 
 @installed

@@ -5,6 +5,7 @@ fault is found.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from cachewitness.core.trace_format import Abort, Finish, GroupSpec, Layout, Op,
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
-from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL
+from cachewitness.systems.transformers.architectures import ARCHITECTURES, COMMON, CONTROL
 from cachewitness.systems.transformers.kind import configurations
 from cachewitness.workloads.answer_stories import write
 from suites.support.real_engines import needs_transformers as installed
@@ -85,6 +86,41 @@ def test_an_architecture_is_resumed_rightly(model: str) -> None:
         result = runs(of, engine(model=model))
         assert result.findings == [] and result.activity.hits
         assert measured(result).tolerance == 2e-4 < measured(result).ceiling
+
+
+@installed
+def test_a_checkpoint_is_resumed_rightly_and_its_faults_are_found(tmp_path: Path) -> None:
+    """A folder that the library wrote answers as the model that it wrote, and damaged otherwise."""
+    from cachewitness.systems.transformers.model import Model
+
+    Model.tiny(ARCHITECTURES["gemma3"]).module.save_pretrained(tmp_path)
+    result = runs(GROWN, engine(checkpoint=str(tmp_path)))
+    assert result.findings == [] and result.activity.hits
+    opened = parse(f"transformers:checkpoint={tmp_path}").open(GROWN.header)
+    answering = opened.describe().rules.answering
+    opened.close()
+    assert answering is not None and answering.vocabulary == COMMON["vocab_size"]
+    damaged = engine(checkpoint=str(tmp_path), mutant="cropped-one-token-short")
+    assert "answer-differs" in found(PARTED, damaged)
+
+
+@installed
+def test_a_folder_that_is_no_checkpoint_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"checkpoint {tmp_path}: "):
+        parse(f"transformers:checkpoint={tmp_path}").open(GROWN.header)
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("checkpoint=/nowhere", "there is no /nowhere"),
+        ("checkpoint=.,model=gemma3", "name one of them"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(named: str, why: str) -> None:
+    """Before anything is imported."""
+    with pytest.raises(UsageError, match=why):
+        parse(f"transformers:{named}").open(GROWN.header)
 
 
 @installed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cachewitness.core.checkers.answers import AnswersAgree
 from cachewitness.core.checkers.captures import CapturesKept
+from cachewitness.core.checkers.checkpoints import CheckpointsTaken
 from cachewitness.core.checkers.content_floor import ContentFloor
 from cachewitness.core.checkers.eviction import EvictionOrder
 from cachewitness.core.checkers.key_events import KeyEventsTrue
@@ -21,6 +22,7 @@ from cachewitness.core.checkers.safety import (
     SafetyLaw,
     WindowLiveness,
 )
+from cachewitness.core.checkers.speculative import SpeculativeDrop
 from cachewitness.core.checkers.statistics import StatisticsTrue
 from cachewitness.core.checkers.stores import StoresOwed
 from cachewitness.core.checkers.tensors import TensorsAgree
@@ -32,12 +34,14 @@ OF_PAGES: tuple[type[Checker], ...] = (
     NoFabricatedSnapshots,
     ReplayBoundaryRetained,
     IntervalSparsity,
+    CheckpointsTaken,
     Ownership,
     WindowLiveness,
     TimelyRelease,
     Identity,
     CommitOrder,
     ReuseFloor,
+    SpeculativeDrop,
     ContentFloor,
     KeysOwed,
     StoresOwed,

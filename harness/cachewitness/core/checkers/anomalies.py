@@ -63,6 +63,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "a request computes into pages that others read",
     ),
     Anomaly(
+        "unwanted-hit",
+        "a request that asks for the log-probabilities of its prompt restores no token of it",
+        "tokens without a log-probability: an evaluation by likelihood counts a part of the text",
+    ),
+    Anomaly(
         "state-position-skew",
         "a recurrent state is resumed at exactly the position that it was taken at",
         "the last tokens are applied twice, or never",
@@ -132,6 +137,21 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "pages that no run of a request is to read are given back before its next step, where the"
         " engine declares it; what a step in flight reads stays until it has ended",
         "correct output, less room: requests are preempted and prefixes evicted that need not be",
+        "work",
+    ),
+    Anomaly(
+        "undropped-hit",
+        "where a speculative look-up gives tokens back, a request resumes so many tokens in front"
+        " of what was matched",
+        "correct output, fewer drafts that stand: the drafter reads what was made of other tokens",
+        "work",
+    ),
+    Anomaly(
+        "missed-checkpoint",
+        "a prompt that was computed has a recurrent state at the last boundary at which an exact"
+        " replay can resume, and at shared-prefix boundaries that are kept, where the engine"
+        " declares that its chunks end there",
+        "correct output, no reuse: chunks end where no hit can, and no state can be kept",
         "work",
     ),
     Anomaly(

@@ -112,7 +112,9 @@ class Reuse(msgspec.Struct, kw_only=True):
     had no page and no key ever been given up: what had been computed before, under the same
     identity. What lies between the two was lost for want of a key. It was `evicted`, ended with a
     `reset` or new weights, was `thinned` out by retention as the engine declares it, or never had
-    one (`unkept`): whether it was to have one is what `keys` and `content-floor` judge.
+    one. That is `aborted` if nobody else computed it than requests which did not end as intended,
+    of which nothing is owed, and `unkept` otherwise: whether it was to have one is what `keys` and
+    `content-floor` judge.
     """
 
     got: int = 0
@@ -122,6 +124,7 @@ class Reuse(msgspec.Struct, kw_only=True):
     reset: int = 0
     thinned: int = 0
     unkept: int = 0
+    aborted: int = 0
 
     def add(self, other: Reuse) -> None:
         """Add another run's."""
@@ -224,6 +227,7 @@ def reused(tallies: list[Tally]) -> str:
             (total.reset, "reset"),
             (total.thinned, "thinned out"),
             (total.unkept, "never kept"),
+            (total.aborted, "of aborted requests alone"),
         )
         if tokens
     ]

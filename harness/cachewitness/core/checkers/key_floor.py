@@ -5,6 +5,11 @@ Here block tables and content say what there is to key: when a request that ende
 with a whole block of attention that it committed, the page has a key, or another page has that key.
 An engine may declare what it keys nothing of (`Unkeyed`).
 
+A window's block that a request leaves behind while it runs, and a state that the next one follows,
+are gone before anybody knows how it ends. Where the engine says that it gives such pages back
+(`frees_behind`), and for states where its chunks stop (`checkpoint_alignment`), they are noted when
+they go and owed when the request has ended as intended, unless a key of theirs was there by then.
+
 What becomes of the second of two such pages when the key of the first ends is judged by
 `content-floor`.
 """
@@ -20,10 +25,12 @@ from cachewitness.core.checkers.lookup import thinned_out
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.events import (
+    Aborted,
     Counts,
     Finished,
     Group,
     Header,
+    Preempted,
     Release,
     ResetDone,
     StepBegin,
@@ -67,6 +74,8 @@ class KeysOwed(Checker):
         self._let_go: list[Block] = []
         """What requests let go in the operation at hand that have not been reported to be finished.
         """
+        self._behind: dict[str, list[Block]] = {}
+        """By request that runs: what it let go that had no key by the end of the operation."""
         self._finished: set[str] = set()
         self._older: set[str] = set()
         """Requests that were live when the cache was reset or got new weights: what they computed
@@ -87,6 +96,8 @@ class KeysOwed(Checker):
         return {
             Release: self.on_release,
             Finished: self.on_finish,
+            Aborted: self.on_lost,
+            Preempted: self.on_lost,
             Counts: self.on_counts,
             StepBegin: self.on_counts,
             ResetDone: self.on_reset,
@@ -102,11 +113,11 @@ class KeysOwed(Checker):
         records = ledger.records[event.pool].usable
         for page in event.pages:
             record = records.get(page)
-            if record is None or not whole_block(record, group, request):
+            if record is None or _is_unkeyed(ledger, record, request):
                 continue
-            if _is_unkeyed(ledger, record, request):
-                continue
-            if not _can_be_hit(ledger, group, record, request):
+            if not _kept_state(ledger, group, record, request) and not (
+                whole_block(record, group, request) and _can_be_hit(ledger, group, record, request)
+            ):
                 continue
             if record.node in ledger.keys.published[group.id]:
                 self.opportunities += 1
@@ -126,10 +137,17 @@ class KeysOwed(Checker):
         """
         if not event.by_engine:
             self._finished.add(event.r)
-            for block in self._let_go:
+            for block in [*self._behind.get(event.r, ()), *self._let_go]:
                 if block.r == event.r:
                     self._expect(block, event.seq)
+        self._behind.pop(event.r, None)
         self._let_go.clear()
+        return None
+
+    def on_lost(self, ledger: Ledger, event: Aborted | Preempted) -> Found:
+        """Owe nothing of what a request let go that was aborted, or lost its pages."""
+        self._behind.pop(event.r, None)
+        self._let_go = [block for block in self._let_go if block.r != event.r]
         return None
 
     def _expect(self, block: Block, seq: int) -> None:
@@ -138,7 +156,12 @@ class KeysOwed(Checker):
         self.deferred.append(lambda ledger: _owed(ledger, block, seq))
 
     def on_counts(self, ledger: Ledger, event: Counts | StepBegin) -> Found:
-        """Forget what was let go in the operation that is over by requests that did not finish."""
+        """Note what requests that run let go without a key in the operation that is over."""
+        for block in self._let_go:
+            request = ledger.requests.get(block.r)
+            running = request is not None and request.live and request.computed > 0
+            if running and ledger.header.rules.frees_behind and _owed(ledger, block, -1):
+                self._behind.setdefault(block.r, []).append(block)
         self._let_go.clear()
         return None
 
@@ -146,6 +169,7 @@ class KeysOwed(Checker):
         """Owe nothing of what was computed before the device's keys ended."""
         if isinstance(event, Version) or (event.ok and event.tier == "local"):
             self._let_go.clear()
+            self._behind.clear()
             self._older = set(ledger.requests.live)
         return None
 
@@ -153,6 +177,10 @@ class KeysOwed(Checker):
         """Forget requests that are over."""
         self._finished &= ledger.requests.keys()
         self._older &= ledger.requests.keys()
+        self._behind = {
+            r: [block for block in blocks if block.node not in gone]
+            for r, blocks in self._behind.items()
+        }
 
 
 def whole_block(record: PageRecord, group: Group, request: RequestRecord) -> bool:
@@ -169,6 +197,21 @@ def whole_block(record: PageRecord, group: Group, request: RequestRecord) -> boo
     )
     sound = whole and not record.tainted and not record.older and record.group == group.id
     return sound and stop < len(request.nodes) and request.nodes[stop] == record.node
+
+
+def _kept_state(ledger: Ledger, group: Group, record: PageRecord, request: RequestRecord) -> bool:
+    """Whether a page holds a state of a request at the end of a block, at a boundary at which the
+    engine says that it stops for one, and which the request had passed.
+
+    Inside a block the state at the end of a prompt alone is kept; other rules judge that.
+    """
+    unit = ledger.header.rules.checkpoint_alignment
+    stop = record.stop
+    if group.kind != "recurrent" or not record.state or not unit or stop % group.block_size:
+        return False
+    sound = record.node != NOTHING and not record.tainted and record.group == group.id
+    settled = settled_tokens(ledger, request)
+    return sound and 0 < stop <= settled and request.node_of(stop) == record.node
 
 
 def settled_tokens(ledger: Ledger, request: RequestRecord) -> int:

@@ -98,7 +98,8 @@ class Lookup:
         self._device_alone = device_alone
         self._unusable = unusable
         self._last_block = last_block
-        limit = len(request.tokens) - 1
+        # Whose prompt's log-probabilities are asked for is looked up nowhere.
+        limit = 0 if request.prompt_logprobs else len(request.tokens) - 1
         self._limit = limit // self._rules.alignment * self._rules.alignment
         self._runs = {group.id: self._run(group) for group in ledger.local if group.kind == "full"}
 

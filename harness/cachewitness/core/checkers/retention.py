@@ -15,7 +15,7 @@ from cachewitness.core.checkers.finding import OFF_GRID, Finding
 from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, describe_retention, key_of
-from cachewitness.core.events import Group, Header, Hit, Publish, StepEnd, Unpublish
+from cachewitness.core.events import Group, Header, Hit, Publish, Rules, StepEnd, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.requests import RequestRecord
 
@@ -63,24 +63,10 @@ class ReplayBoundaryRetained(Checker):
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Note where the request leaves a prefix that full attention still holds, if the engine
         says that it keeps that.
-
-        Where groups of full attention end at different lengths, or not at the end of a block of
-        every group, where exactly the shared-prefix boundary lies is the engine's to choose. What a
-        second tier has counts if it is asked key by key, as the device is.
         """
-        rules = ledger.header.rules
-        if (
-            rules.retention.shared_prefix_boundary
-            and rules.retention.interval is not None
-            and not rules.eagle_drop_tokens
-        ):
-            ends = Lookup(
-                ledger, ledger.requests[event.r], device_alone=rules.tier is not None
-            ).longest_of_each("full")
-            end = ends.pop() if len(ends) == 1 else 0
-            self._shared_prefix_boundaries[event.r] = (
-                0 if end % lcm(*(group.block_size for group in ledger.local)) else end
-            )
+        self._shared_prefix_boundaries[event.r] = left_shared_prefix(
+            ledger, ledger.requests[event.r]
+        )
         return None
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
@@ -383,14 +369,36 @@ def replay_needs(ledger: Ledger, request: RequestRecord) -> tuple[int, list[tupl
     keys it needs there.
     """
     rules = ledger.header.rules
-    # A speculative look-up may match the last token too: it gives back what it matches beyond.
-    limit = request.prompt_tokens if rules.eagle_drop_tokens else request.prompt_tokens - 1
-    boundary = max(limit // rules.alignment * rules.alignment - rules.eagle_drop_tokens, 0)
+    boundary = replay_boundary(rules, request.prompt_tokens, rules.alignment)
     return boundary, [
         (group.id, request.nodes[n])
         for group in ledger.local
         for n in needed_lengths(group, boundary)
     ]
+
+
+def replay_boundary(rules: Rules, prompt: int, alignment: int) -> int:
+    """Return where an exact replay of a prompt of so many tokens resumes, on a grid of so many."""
+    # A speculative look-up may match the last token too: it gives back what it matches beyond.
+    limit = prompt if rules.eagle_drop_tokens else prompt - 1
+    return max(limit // alignment * alignment - rules.eagle_drop_tokens, 0)
+
+
+def left_shared_prefix(ledger: Ledger, request: RequestRecord) -> int:
+    """Return after how many tokens a request that is looked up leaves a prefix that full attention
+    still holds, if the engine says that it keeps such boundaries; 0 if it leaves none.
+
+    Where groups of full attention end at different lengths, or not at the end of a block of every
+    group, where exactly the shared-prefix boundary lies is the engine's to choose. What a second
+    tier has counts if it is asked key by key, as the device is.
+    """
+    rules = ledger.header.rules
+    kept = rules.retention.shared_prefix_boundary and rules.retention.interval is not None
+    if not kept or rules.eagle_drop_tokens:
+        return 0
+    ends = Lookup(ledger, request, device_alone=rules.tier is not None).longest_of_each("full")
+    end = ends.pop() if len(ends) == 1 else 0
+    return 0 if end % lcm(*(group.block_size for group in ledger.local)) else end
 
 
 def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bool:

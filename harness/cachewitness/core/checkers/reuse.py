@@ -51,6 +51,10 @@ class ReuseFloor(Checker):
         self._computed: set[int] = set()
         """Prefixes that were computed at some time, and with each of them all that it begins with.
         """
+        self._orderly: set[int] = set()
+        """Those that a request computed which ended as intended."""
+        self._aborted: set[int] = set()
+        """Those that none of these computed, and a request did that was aborted."""
         self._came: dict[str, int] = {}
         """Where a request is looked up in the tier once: in which operation it came, or lost its
         pages."""
@@ -136,8 +140,23 @@ class ReuseFloor(Checker):
             self._came.pop(event.r, None)
             self._failed.discard(event.r)
             self._dropped.discard(event.r)
+            self._note_end(ledger, event)
         self._note(ledger, event.r, ledger.requests[event.r].computed)
         return None
+
+    def _note_end(self, ledger: Ledger, event: Aborted | Finished) -> None:
+        """Note what a request leaves that ended as intended, or one that did not."""
+        request = ledger.requests[event.r]
+        node = request.node_of(request.computed)
+        parent = ledger.trie.parent
+        orderly = isinstance(event, Finished) and not event.by_engine
+        while node >= 0 and node not in self._orderly:
+            if orderly:
+                self._orderly.add(node)
+                self._aborted.discard(node)
+            else:
+                self._aborted.add(node)
+            node = parent[node]
 
     def _acceptable(self, ledger: Ledger, event: Hit) -> bool:
         request = ledger.requests[event.r]
@@ -157,7 +176,8 @@ class ReuseFloor(Checker):
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget prefixes whose nodes stand for others now, and whoever is no request any more."""
-        self._computed.difference_update(gone)
+        for prefixes in (self._computed, self._orderly, self._aborted):
+            prefixes.difference_update(gone)
         self._dropped.intersection_update(ledger.requests)
 
     def _count(self, ledger: Ledger, event: Hit, owed: int) -> None:
@@ -172,6 +192,8 @@ class ReuseFloor(Checker):
         self.reuse.add(Reuse(got=event.resume, owed=owed, reach=reach))
         if reach > owed:
             how = how_lost(ledger, ledger.requests[event.r], reach)
+            if how == "unkept" and nodes[reach] in self._aborted:
+                how = "aborted"
             self.reuse.add(Reuse(**{how: reach - owed}))
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
@@ -182,6 +204,8 @@ class ReuseFloor(Checker):
                 return again
         if event.reported > event.resume + LAST_TOKEN:
             return (_counted(event),)
+        if ledger.requests[event.r].prompt_logprobs:
+            return None
         floor = Lookup(ledger, ledger.requests[event.r]).longest_common()
         short = event.resume < floor
         acceptable = short and self._acceptable(ledger, event)

@@ -32,6 +32,7 @@ class SafetyLaw(Checker):
         "state-position-skew",
         "group-misalignment",
         "hit-beyond-resume",
+        "unwanted-hit",
         "nothing-to-compute",
     )
     answers_for_reads = True
@@ -48,6 +49,7 @@ class SafetyLaw(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         request = ledger.requests[event.r]
+        self.opportunities += request.prompt_logprobs
         if event.resume >= len(request.tokens):
             sentence = (
                 f"Let {event.r} have {count(len(request.tokens), 'token')}. The engine stores no"
@@ -59,8 +61,8 @@ class SafetyLaw(Checker):
                 " is left to compute"
             )
             return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence, line=line),)
-        if beyond := _beyond(ledger, event):
-            return (beyond,)
+        if found := _beyond(ledger, event) or _unwanted(ledger, event):
+            return (found,)
         key = _invalidated(ledger, event, "reset")
         if key is None:
             return None
@@ -267,6 +269,22 @@ class Identity(Checker):
         )
         line = _hit_line(event, key, "which new weights ended")
         return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence, line=line),)
+
+
+def _unwanted(ledger: Ledger, event: Hit) -> Finding | None:
+    """Find a hit of a request whose whole prompt is to be computed."""
+    if not event.resume or not ledger.requests[event.r].prompt_logprobs:
+        return None
+    sentence = (
+        f"Let {event.r} ask for the log-probability of each token of its prompt, which only what"
+        f" computes the token gives. However it resumes at {event.resume} in step {event.step}, and"
+        f" nobody computes the first {count(event.resume, 'token')}: a contradiction."
+    )
+    line = (
+        f"{named(event.r)} asks for log-probabilities of its prompt and hit tokens"
+        f" [0,{event.resume}), which have none"
+    )
+    return Finding(anomaly="unwanted-hit", r=event.r, sentence=sentence, line=line)
 
 
 def _hit_line(hit: Hit, key: Key, why: str) -> str:

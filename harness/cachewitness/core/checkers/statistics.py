@@ -107,7 +107,9 @@ class StatisticsTrue(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Note what a request found that is admitted."""
-        if not ledger.header.rules.caching:
+        # Whoever restores nothing by its own choice is not counted (vLLM 0.33.0,
+        # `KVCacheManager.record_prefix_cache_stats`).
+        if not ledger.header.rules.caching or ledger.requests[event.r].prompt_logprobs:
             return None
         looked_up = LookUps(1, len(ledger.requests[event.r].tokens), event.reported)
         if event.r in self._back:

@@ -17,7 +17,7 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.key_floor import settled_tokens
 from cachewitness.core.checkers.lookup import has_usable_key
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.tier_floor import needed_in_tier
+from cachewitness.core.checkers.tier_floor import longest_in_tier, needed_in_tier
 from cachewitness.core.checkers.wording import named
 from cachewitness.core.events import (
     Aborted,
@@ -81,6 +81,9 @@ class StoresOwed(Checker):
         """The latest step in which a store of it failed; such a step may not have ended yet."""
         self._room: dict[int, int] = {}
         """By step in flight: how many pages of other tiers were free when it began."""
+        self._found: dict[str, int] = {}
+        """How many tokens the tier had of a request that restores none of its prompt; where a hit
+        is one prefix, what lies in front of its end is not stored again."""
 
     def not_applicable(self, header: Header) -> str:
         if reason := super().not_applicable(header):
@@ -123,6 +126,7 @@ class StoresOwed(Checker):
             for run in ledger.requests.ran_in(event)
             for owed in _completed(ledger, ledger.requests[run.r], run, event.step)
         ]
+        complete = [owed for owed in complete if owed.length > self._found.get(owed.r, 0)]
         missing = [owed for owed in complete if not _there(ledger, owed)]
         self._failed = {place: step for place, step in self._failed.items() if step >= event.step}
         self.opportunities += len(complete) - len(missing)
@@ -140,15 +144,17 @@ class StoresOwed(Checker):
         """From now on it is owed what the request completed; an engine that gave it up owes
         nothing.
         """
+        self._found.pop(event.r, None)
         settled = settled_tokens(ledger, ledger.requests[event.r])
         for owed in self._pending.pop(event.r, ()):
-            if owed.length <= settled and not event.by_engine:
+            if _reachable(ledger, owed.length) <= settled and not event.by_engine:
                 owed.ended = ledger.requests.last_step_ended
                 self._owed.setdefault(owed.node, []).append(owed)
         return None
 
     def on_lost(self, ledger: Ledger, event: Aborted | Preempted) -> Found:
         """Of a request that did not end as intended, or lost its pages, nothing is owed."""
+        self._found.pop(event.r, None)
         self._pending.pop(event.r, None)
         return None
 
@@ -188,6 +194,9 @@ class StoresOwed(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Look for a copy of each chunk that the request's prompt begins with and that is owed."""
+        request = ledger.requests[event.r]
+        if request.prompt_logprobs and ledger.header.rules.tier is not None:
+            self._found[event.r] = longest_in_tier(ledger, request, ledger.header.rules.tier)
         if not self._owed:
             return None
         # What is on its way may still arrive.
@@ -196,7 +205,7 @@ class StoresOwed(Checker):
         stores = ledger.header.rules.stores
         assert stores is not None, "the rule does not apply without"
         since = ledger.requests.last_step_ended - stores.steps
-        nodes = [node for node in ledger.requests[event.r].nodes if node in self._owed]
+        nodes = [node for node in request.nodes if node in self._owed]
         asked = [owed for node in nodes for owed in self._owed[node] if owed.ended <= since]
         self._drop(lambda owed: owed in asked)
         self.opportunities += len(asked)
@@ -208,6 +217,14 @@ def _without(owing: dict[Name, list[Owed]], of: Callable[[Owed], bool]) -> dict[
     """Return what is owed but for some of it."""
     kept = {name: [one for one in owed if not of(one)] for name, owed in owing.items()}
     return {name: owed for name, owed in kept.items() if owed}
+
+
+def _reachable(ledger: Ledger, length: int) -> int:
+    """Return the first boundary, in tokens, at which a request could resume that reads a chunk up
+    to `length`; an engine may key, and store, nothing up to there.
+    """
+    rules = ledger.header.rules
+    return length if rules.tier is not None else -(-length // rules.alignment) * rules.alignment
 
 
 def _free_aside(ledger: Ledger) -> int:

@@ -35,11 +35,13 @@ def longest_apart(
     `before` an operation.
     """
     device = Lookup(ledger, request, device_alone=True).longest_common()
-    stored = _longest_in_tier(ledger, request, tier, before)
+    stored = longest_in_tier(ledger, request, tier, before)
     return stored if stored - device >= max(tier.least, 1) else device
 
 
-def _longest_in_tier(ledger: Ledger, request: RequestRecord, tier: TierRules, before: int) -> int:
+def longest_in_tier(
+    ledger: Ledger, request: RequestRecord, tier: TierRules, before: int = ANY_TIME
+) -> int:
     """Return what the tier alone serves; a speculative look-up there gives back what one on the
     device does.
     """

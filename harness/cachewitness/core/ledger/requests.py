@@ -43,7 +43,7 @@ class RequestRecord:
     `states` are, per group, the lengths at which a recurrent state was written. The first `shared`
     tokens are a part that others have too, as the client says. A session whose answer is over is
     `paused`: it holds its pages and waits for its client. `went_on` is how many of its tokens had
-    been computed when it got more input last.
+    been computed when it got more input last. With `prompt_logprobs` it may restore nothing.
     """
 
     r: str
@@ -62,6 +62,7 @@ class RequestRecord:
     shared: int = 0
     paused: bool = False
     went_on: int = 0
+    prompt_logprobs: bool = False
 
     def restart(self) -> None:
         """Forget what was computed: the request lost its pages."""
@@ -137,6 +138,10 @@ class Requests(dict[str, RequestRecord]):
 
     def submit(self, event: Submitted) -> None:
         """Take in a request under the adapter and weights of now."""
+        self[event.r] = self.live[event.r] = self.would_be(event)
+
+    def would_be(self, event: Submitted) -> RequestRecord:
+        """Return the record that a request would have if it came now."""
         identity = (
             self.weights,
             event.salt,
@@ -151,9 +156,10 @@ class Requests(dict[str, RequestRecord]):
             event.media,
             identity,
             shared=event.shared,
+            prompt_logprobs=event.prompt_logprobs,
         )
-        self[event.r] = self.live[event.r] = request
         self._rebuild_prefix(request, 0)
+        return request
 
     def accept(self, event: Accept) -> None:
         """Take in the tokens that a run generated; drafts that fell are taken off again."""

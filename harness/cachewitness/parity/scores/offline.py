@@ -42,6 +42,12 @@ def prepare(*, online: bool = False, client: bool = False) -> None:
         os.environ["HF_HOME"] = _scratch()
 
 
+def prepare_statistics() -> None:
+    """Raise EngineMissing if scipy, which alone is needed to compare likelihoods, is missing."""
+    if importlib.util.find_spec("scipy") is None:
+        raise EngineMissing(f"likelihoods need scipy, which is not installed; install {EXTRA}")
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep lm-eval's logs, progress bars and warnings back while it runs."""

@@ -134,9 +134,9 @@ class Server:
         """
         self.url = base_of(url, "--base-url")
         self.cold_url = base_of(cold_url, "--cold-url") if cold_url else ""
-        self.model, limit = _model(self.url, model, "--base-url")
+        self.model, limit = model_at(self.url, model, "--base-url")
         if self.cold_url:
-            _, cold_limit = _model(self.cold_url, self.model, "--cold-url")
+            _, cold_limit = model_at(self.cold_url, self.model, "--cold-url")
             limit = min(filter(None, (limit, cold_limit)), default=0)
         context = Context(
             RemoteBackend(self.url, self.model, timeout=timeout).post, self.model, limit, concurrent
@@ -179,7 +179,7 @@ class Server:
         return self.url if caching or not self.cold_url else self.cold_url
 
 
-def _model(url: str, model: str, option: str) -> tuple[str, int]:
+def model_at(url: str, model: str, option: str) -> tuple[str, int]:
     """Return the model that the server is to answer with, the one named or its first, and its
     context's length, 0: not told.
     """

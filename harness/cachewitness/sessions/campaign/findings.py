@@ -81,6 +81,7 @@ class _Numbers:
                 bool(op.media),
                 bool(op.grammar),
                 op.session,
+                *(["prompt_logprobs"] if op.prompt_logprobs else []),
             ]
         if isinstance(op, Step):
             ran = [self._of("r", r) for r, _ in op.run]

@@ -453,7 +453,8 @@ class Runner:
     ) -> Iterator[Trace]:
         yield from suite.traces_of(configuration, self.seed, place, places)
         if suite.ceiling:
-            yield from ceiling(self.engine, configuration, suite.level, self.seed + place)
+            seed = first_number(configuration, self.seed)
+            yield from ceiling(self.engine, configuration, suite.level, seed)
         for trace in self._large_traces(suite, configuration, place, places):
             yield self._without_refused_options(trace, configuration)
 

@@ -36,8 +36,8 @@ class LlamaCpp(StreamingEngine[Completion]):
     def __init__(
         self, header: TraceHeader, model: Path, caching: str, keeps: Resumes, *, log: bool
     ) -> None:
-        """Start a server. `keeps`: states, windows of BLOCK tokens, or keys and values alone.
-        `log`: follow what it writes.
+        """Start a server. `keeps`: states, windows of BLOCK tokens, or keys and values alone;
+        empty: not known, so the model has a vocabulary of its own. `log`: follow what it writes.
         """
         self._settings = settings_of(header, caching)
         self._caching = caching == "on"
@@ -52,6 +52,7 @@ class LlamaCpp(StreamingEngine[Completion]):
             )
             if self._log is not None:
                 self._log.await_line("all slots are idle")
+            self._vocabulary = VOCABULARY if keeps else self._server.vocabulary()
             self._opened = opened.pop_all()
         super().__init__(declared(NAME, header, self._rules(keeps), version=version()))
 
@@ -60,7 +61,10 @@ class LlamaCpp(StreamingEngine[Completion]):
         if resumes == "sliding" and self._settings.switches["swa_full"]:
             resumes = "full"
         answering = Answering(
-            "float32", VOCABULARY, resumes=resumes, window=BLOCK if resumes == "sliding" else 0
+            "float32",
+            self._vocabulary,
+            resumes=resumes,
+            window=BLOCK if resumes == "sliding" else 0,
         )
         return Rules(
             caching=self._caching,

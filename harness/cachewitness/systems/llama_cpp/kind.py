@@ -20,6 +20,7 @@ from cachewitness import (
     OwnConfigurations,
     OwnProcess,
     TraceHeader,
+    UsageError,
     WrittenFor,
 )
 from cachewitness.core.events import Resumes
@@ -39,6 +40,8 @@ INSTALL, MODELS_MADE = "pip install 'cachewitness[llama-cpp]'", "ci/stage_llama_
 STATES = ("qwen3-next", "qwen35", "granite-hybrid", "falcon-h1", "lfm2", "jamba", "nemotron-h")
 WINDOWS = ("gemma3", "gpt-oss")
 ATTENTION = "qwen3"
+FILE = ".gguf"
+"""How the file of a model ends."""
 ALL = (*STATES, *WINDOWS, ATTENTION)
 SHRINKING = 400
 """Traces that are tried in search of a smaller one."""
@@ -50,25 +53,42 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     Raises EngineMissing without the package or the model, UsageError for what the engine does not
     take.
     """
-    model = chosen(NAME, options, "model", ALL)
     caching = chosen(NAME, options, "caching", CACHING)
     log = chosen(NAME, options, "log", LOG)
-    folder = options.get("models") or os.environ.get(MODELS, "")
-    path = Path(folder) / f"{model}.gguf"
-    if not folder or not path.is_file():
-        where = f"{path} is not there" if folder else f"name their folder, models=DIR or {MODELS}"
-        raise EngineMissing(
-            f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them",
-            MODELS_MADE,
-        )
+    path, keeps = _model(options)
     try:
         from cachewitness.systems.llama_cpp.engine import LlamaCpp
     except ImportError as error:
         raise EngineMissing(
             f"--engine {NAME}: needs xllamacpp ({error}); {INSTALL}", INSTALL
         ) from None
+    followed = log == "followed" and CHILD in sys.modules and keeps
+    return LlamaCpp(header, path, caching, keeps, log=bool(followed))
+
+
+def _model(options: Mapping[str, str]) -> tuple[Path, Resumes]:
+    """Return the file of the model, and what it keeps of a prompt; empty for a file of the user's,
+    of which that is not known.
+
+    Raises EngineMissing if it is not there.
+    """
+    named = options.get("model", "")
+    if named.endswith(FILE):
+        own = Path(named).expanduser()
+        if not own.is_file():
+            raise UsageError(f"--engine {NAME}: model: there is no file {own}")
+        return own, ""
+    model = chosen(NAME, options, "model", ALL)
+    folder = options.get("models") or os.environ.get(MODELS, "")
+    path = Path(folder) / f"{model}{FILE}"
+    if not folder or not path.is_file():
+        where = f"{path} is not there" if folder else f"name their folder, models=DIR or {MODELS}"
+        raise EngineMissing(
+            f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them",
+            MODELS_MADE,
+        )
     keeps: Resumes = "recurrent" if model in STATES else "sliding" if model in WINDOWS else "full"
-    return LlamaCpp(header, path, caching, keeps, log=log == "followed" and CHILD in sys.modules)
+    return path, keeps
 
 
 def configurations() -> list[Configuration]:
@@ -112,7 +132,7 @@ ENGINE = EngineKind(
     options={
         "model": (
             f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows,"
-            f" {ATTENTION}: attention alone"
+            f" {ATTENTION}: attention alone; or the file of any model, FILE{FILE}"
         ),
         "models": f"the folder of the models; default: {MODELS}",
         "caching": "on (default), off, or alone: off, and one slot, which is the uncached twin",

@@ -52,6 +52,14 @@ class Server:
             raise ServerFailed(f"/slots answers {status}, {str(reply)[:80]!r}")
         return reply
 
+    def vocabulary(self) -> int:
+        """Return how many tokens the model knows."""
+        status, listed = self.ask("GET", "/v1/models")
+        try:
+            return int(listed["data"][0]["meta"]["n_vocab"])
+        except (TypeError, LookupError):
+            raise ServerFailed(f"/v1/models answers {status} without `n_vocab`") from None
+
     def under_way(self) -> int:
         """Return how many requests run in slots."""
         return sum(bool(slot["is_processing"]) for slot in self.slots())

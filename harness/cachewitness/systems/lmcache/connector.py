@@ -115,7 +115,7 @@ class LMCache:
     fenced = True
     unordered = False
     tells_failures = once = True
-    describes = False
+    describes = drops = False
     lacks: Sequence[str] = ("adapter",)
     forward = None
     null: Sequence[int] = ()

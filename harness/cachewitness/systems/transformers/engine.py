@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import transformers
 
@@ -30,13 +31,14 @@ class TransformersEngine(SteppedEngine[Server]):
             singly=chosen["feed"] == "tokens",
         )
         store = PrefixStore(header.pages, blocks["full"], crop=chosen["crop"]) if caching else None
-        model = Model(
-            ARCHITECTURES[chosen["model"]]
-        )  # one for each trace: some keep states of requests in themselves
+        # One for each trace: some keep states of requests in themselves.
+        own = chosen["checkpoint"]
+        model = Model.loaded(Path(own)) if own else Model.tiny(ARCHITECTURES[chosen["model"]])
+        vocabulary = model.vocabulary if own else VOCABULARY
         # A state is kept behind each interval. Of a window that has moved nothing is kept but the
         # end of a prompt, and nobody goes on from there who asks with the same.
         repeats = ways.interval + 1 if caching and ways.interval < UNSPLIT else 0
-        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY, repeats=repeats))
+        rules = Rules(caching=caching, answering=Answering("float32", vocabulary, repeats=repeats))
         super().__init__(
             Server(model, store, ways),
             declared("transformers", header, rules, version=transformers.__version__, salt=True),

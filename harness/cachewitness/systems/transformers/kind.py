@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from cachewitness import (
     AnswersLevel,
@@ -42,6 +43,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     take.
     """
     values = {name: chosen(NAME, options, name, known) for name, known in CHOICES.items()}
+    values["checkpoint"] = _checkpoint(options)
     takes(NAME, header, ("chunk", "record"))
     chunk = chunk_of(NAME, header, UNSPLIT)
     if type(record := header.options.get("record", False)) is not bool:
@@ -57,6 +59,19 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     from cachewitness.systems.transformers.engine import TransformersEngine
 
     return TransformersEngine(header, values, chunk)
+
+
+def _checkpoint(options: Mapping[str, str]) -> str:
+    """Return the checkpoint that the user named, empty if none. Raises UsageError if there is none
+    there.
+    """
+    named = options.get("checkpoint", "")
+    if named and "model" in options:
+        raise UsageError(f"--engine {NAME}: model and checkpoint: name one of them")
+    path = Path(named).expanduser()
+    if named and not (path.is_dir() or path.is_file()):
+        raise UsageError(f"--engine {NAME}: checkpoint: there is no {path}")
+    return str(path) if named else ""
 
 
 def configurations() -> list[Configuration]:
@@ -99,6 +114,7 @@ ENGINE = EngineKind(
     options={
         "mutant": "a seeded fault of its own (docs/systems/transformers-notes.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
+        "checkpoint": "instead of a model: a folder that transformers wrote, or FILE.gguf",
         "caching": "on (default), or off: the uncached twin",
         "crop": (
             "on (default): a longer text's cache is cropped to a shorter prefix where it can be;"

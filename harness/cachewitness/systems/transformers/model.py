@@ -1,8 +1,8 @@
-"""A tiny model of transformers: computed from nothing, or continued from one of the library's cache
+"""A model of transformers: computed from nothing, or continued from one of the library's cache
 objects.
 
-Logprobs are of float32 on one thread of a CPU. A model has random weights from a fixed seed, so
-that whoever opens it anywhere gets the same one.
+Logprobs are of float32 on one thread of a CPU. A tiny model has random weights from a fixed seed,
+so that whoever opens it anywhere gets the same one; a checkpoint has its own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
 from cachewitness._util.errors import UsageError
+from cachewitness._util.lines import one_line
 from cachewitness.core.engine_failure import native
 from cachewitness.systems.transformers.architectures import COMMON, Architecture
 
@@ -33,15 +35,46 @@ SCAN, SCAN_MIN = 32, 8
 
 
 class Model:
-    """A model of one architecture, and what it takes to resume it.
+    """A causal model of the library, and what it takes to resume it."""
 
-    Raises what transformers raises, and UsageError for an architecture that this release does not
-    have.
-    """
+    def __init__(self, module: Any) -> None:
+        self.module = module.eval().float()
+        self.config = module.config
+        takes = inspect.signature(self.module.forward).parameters
+        self._named = next(name for name in NAMES if name in takes)
+        self._placed = "position_ids" in takes
 
-    def __init__(self, architecture: Architecture) -> None:
-        torch.set_num_threads(1)
-        transformers.logging.set_verbosity_error()
+    @classmethod
+    def loaded(cls, checkpoint: Path) -> Model:
+        """Return the model of a checkpoint: a folder that the library wrote, or a GGUF file.
+
+        Raises UsageError if the library cannot load it.
+        """
+        _prepare()
+        single = checkpoint.suffix == ".gguf"
+        file = {"gguf_file": checkpoint.name} if single else {}
+        try:
+            module = transformers.AutoModelForCausalLM.from_pretrained(
+                str(checkpoint.parent if single else checkpoint),
+                attn_implementation="eager",
+                dtype=torch.float32,
+                local_files_only=True,
+                **file,
+            )
+        except (OSError, ValueError, ImportError) as error:
+            raise UsageError(
+                f"--engine transformers: checkpoint {checkpoint}: {one_line(str(error))}"
+            ) from None
+        return cls(module)
+
+    @classmethod
+    def tiny(cls, architecture: Architecture) -> Model:
+        """Return the model of an architecture with random weights.
+
+        Raises what transformers raises, and UsageError for an architecture that this release does
+        not have.
+        """
+        _prepare()
         if architecture.model_type not in transformers.CONFIG_MAPPING:
             reason = f"{architecture.model_type} is in transformers {architecture.since} and later"
             raise UsageError(
@@ -51,19 +84,17 @@ class Model:
             **{**COMMON, "initializer_range": architecture.width, **architecture.options}
         )
         torch.manual_seed(SEED)
-        self.config = config
-        self.module = (
-            transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-            .eval()
-            .float()
-        )
-        for name, parameter in self.module.named_parameters():
+        module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        for name, parameter in module.named_parameters():
             for end, value in architecture.weights.items():
                 if name.endswith(end):
                     torch.nn.init.constant_(parameter, value)
-        takes = inspect.signature(self.module.forward).parameters
-        self._named = next(name for name in NAMES if name in takes)
-        self._placed = "position_ids" in takes
+        return cls(module)
+
+    @property
+    def vocabulary(self) -> int:
+        """Return how many tokens it knows."""
+        return int(self.config.get_text_config().vocab_size)
 
     def empty(self) -> transformers.DynamicCache:
         """Return a cache of the library that holds nothing."""
@@ -120,3 +151,10 @@ class Model:
                 setattr(code, DELTA_RULE, rule)
             for part, usual in mixers.items():
                 part.chunk_size = usual
+
+
+def _prepare() -> None:
+    """Compute on one thread, and print nothing beside the report."""
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

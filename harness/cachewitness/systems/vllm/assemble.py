@@ -23,6 +23,7 @@ from cachewitness.systems.vllm.build import (
     is_ring,
     manager,
     request_maker,
+    settle,
     tell_sizes,
 )
 from cachewitness.systems.vllm.clock import Clock, TimedManager
@@ -111,12 +112,14 @@ def scheduler_engine(
     sized: str = "",
     *,
     full: bool = False,
+    scheduler_cls: type | None = None,
 ) -> Assembled:
     """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is
     asked for.
 
-    It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well. Raises
-    UsageError for what this release cannot do.
+    It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well.
+    `scheduler_cls` takes the place of vLLM's own class. Raises UsageError for what this release
+    cannot do.
     """
     _refuse(header, options, source, connector)
     if sized and connector is not None and connector.kind.name == LMCACHE:
@@ -135,6 +138,8 @@ def scheduler_engine(
     else:
         config = cache_config(source, header, options, interval)
         whole = engine_config(source, header, options)
+    if scheduler_cls is not None:
+        settle(source, whole.scheduler_config, {"scheduler_cls": scheduler_cls})
     if special.prefill_checkpoints:
         config = with_checkpoints(source, config, special.prefill_checkpoints)
     if connector is not None:
@@ -151,7 +156,10 @@ def scheduler_engine(
     observed = ObservedManager(
         timed, source.utils.get_group_id, tiered=connector is not None, published=True
     )
-    new_request = timed.new_requests(request_maker(source, sizes[1], options, full=full))
+    connected = connector is not None
+    new_request = timed.new_requests(
+        request_maker(source, sizes[1], options, full=full, connected=connected)
+    )
     rules = replace(rules_of(header, options, source, core, sizes, interval), stats=True)
     rules = replace(
         rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment

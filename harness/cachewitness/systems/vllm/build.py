@@ -37,6 +37,10 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return known if base in (None, object) or not passes_on else parameters(base)
 
 
+WHOLE = "vllm_config"
+"""What vLLM calls its whole configuration; a fork may call it after itself."""
+
+
 def fill(
     source: Source,
     target: Callable[..., Any],
@@ -50,6 +54,8 @@ def fill(
     """
     known = parameters(target)
     name = getattr(target, "__name__", str(target))
+    if WHOLE in offered:
+        offered = {**offered, f"{source.package}_config": offered[WHOLE]}
     for parameter in known.values():
         plain = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if plain and parameter.default is parameter.empty and parameter.name not in offered:
@@ -278,20 +284,26 @@ def manager(source: Source, config: Any, sizes: tuple[int, int], options: Option
 
 
 def request_maker(
-    source: Source, hash_block_size: int, options: Options, *, full: bool = False
+    source: Source,
+    hash_block_size: int,
+    options: Options,
+    *,
+    full: bool = False,
+    connected: bool = False,
 ) -> NewRequest:
     """Return a function that turns a submit and its tokens into vLLM's Request, as its engine does
     with a client's message.
 
-    `full`: of each request key events tell what it hits, as its client asks for.
+    `full`: of each request key events tell what it hits, as its client asks for. `connected`: there
+    is a connector, for which vLLM hashes blocks also where caching is off (`EngineCore.__init__`).
     """
+    hashed = options.enable_caching or connected
     hash_function = _hash_function(source)
     source.utils.init_none_hash(hash_function)
     hasher_arguments = {"hash_block_size": hash_block_size, "caching_hash_fn": hash_function}
     hasher = fill(source, source.utils.get_request_block_hasher, hasher_arguments, hasher_arguments)
     sampling = source.part("sampling_params", "SamplingParams")
     asks = {"extra_args": {"kv_cache_report_mode": "full"}} if full else {}
-    plain = sampling(max_tokens=options.max_model_len, **asks)
     constraint = source.part("sampling_params", "StructuredOutputsParams")
     sent = source.part("v1.engine", "EngineCoreRequest")
     taken = source.request.Request.from_engine_core_request
@@ -299,7 +311,13 @@ def request_maker(
 
     def wants(op: Submit) -> dict[str, Any]:
         follows = {"structured_outputs": constraint(regex=".*")} if op.grammar else {}
-        return {"max_tokens": op.generate or options.max_model_len, **asks, **follows}
+        likelihoods = {"prompt_logprobs": 1} if op.prompt_logprobs else {}
+        return {
+            "max_tokens": op.generate or options.max_model_len,
+            **asks,
+            **follows,
+            **likelihoods,
+        }
 
     def new_request(op: Submit, tokens: list[int]) -> Any:
         if op.adapter and op.adapter not in adapters:
@@ -307,7 +325,7 @@ def request_maker(
         offered = {
             "request_id": op.r,
             "prompt_token_ids": tokens,
-            "sampling_params": sampling(**wants(op)) if op.generate or op.grammar else plain,
+            "sampling_params": sampling(**wants(op)),
             "resumable": op.session,
             "priority": op.priority,
             "pooling_params": None,
@@ -320,7 +338,7 @@ def request_maker(
             ),
         }
         message = fill(source, sent, offered, ["lora_request", "cache_salt", "mm_features"])
-        return taken(message, hasher if options.enable_caching else None)
+        return taken(message, hasher if hashed else None)
 
     return new_request
 

@@ -99,6 +99,9 @@ def further_configurations() -> list[Configuration]:
         Configuration(
             state, {"retention_interval": None, "max_model_len": 64, "num_speculative_tokens": 3}
         ),
+        Configuration(
+            three, {"retention_interval": 32, "prompt_logprobs": True, "num_speculative_tokens": 2}
+        ),
         Configuration(alone, {"retention_interval": None}),
         Configuration(full, {"enable_caching": False, "rswa_window": 24, "async_depth": 1}),
         Configuration(full, {"rswa_window": 5, "num_speculative_tokens": 3}),
@@ -130,4 +133,5 @@ def connector_configurations() -> list[Configuration]:
             {"retention_interval": None, "hash_block_size": 4, "tier_pages": 48, "tier_delay": 2},
         ),
         Configuration(smaller, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2}),
+        Configuration(window, {"tier_pages": 32, "tier_delay": 2, "prompt_logprobs": True}),
     ]

@@ -11,7 +11,7 @@ from cachewitness.core.events import Rules
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines.version_check import takes
 from cachewitness.systems.vllm.build import default_interval, tells_routers
-from cachewitness.systems.vllm.header import key_events, retention
+from cachewitness.systems.vllm.header import checkpoint_alignment, key_events, retention
 from cachewitness.systems.vllm.request_options import other_options, request_options
 from cachewitness.systems.vllm.source import Source
 from cachewitness_reference.vllm.config import ConfigError
@@ -24,6 +24,9 @@ PROGRESS_STEPS = 4
 EXTENSION_ENDED = (0, 32)
 """Up to then, where hits may end inside a block, the tail of a prompt was kept at the prompt's own
 end."""
+STOPS_AT = (0, 33)
+"""Since then a chunk is known to stop wherever a prompt's state is to be kept; before 0.32 it
+stopped at another boundary where a speculative look-up gives tokens back."""
 
 
 def read_options(header: TraceHeader, source: Source) -> Options:
@@ -102,6 +105,9 @@ def rules_of(
         reserved_pages=int(options.watermark * header.pages),
         drafts=options.num_speculative_tokens,
         frees_behind=True,
+        checkpoint_alignment=(
+            0 if source.is_before(STOPS_AT) else checkpoint_alignment(header, options, alignment)
+        ),
         eagle_groups=_eagle_groups(core) if options.eagle_groups else [],
         key_events=key_events(header, sizes[1]) if tells_routers(source, options) else None,
     )

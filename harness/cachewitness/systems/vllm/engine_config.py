@@ -35,7 +35,7 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
     """
     config = fill(
         source,
-        source.part("config", "VllmConfig"),
+        source.part("config", source.whole_config),
         {
             "scheduler_config": _scheduler_config(
                 source, options, request_options(header).scheduling_policy

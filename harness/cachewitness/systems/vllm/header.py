@@ -62,7 +62,7 @@ def describe(
         pools=[Pool(id=POOL, pages=trace.pages, null=[0], eviction=eviction)],
         groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,
-        capabilities=[*CAPABILITIES, "withdraw"],
+        capabilities=[*CAPABILITIES, "prompt_logprobs", "withdraw"],
         not_applicable=not_applicable,
         engine_version=engine_version,
         trace=trace.name,
@@ -95,6 +95,21 @@ def retention(
     """
     groups = [index for index, spec in enumerate(trace.layout.groups) if spec.kind in kinds]
     return Retention(interval=interval, groups=groups, **declared)
+
+
+def checkpoint_alignment(trace: TraceHeader, options: Options, alignment: int) -> int:
+    """Return at multiples of how many tokens chunks end for the state of a prompt; 0 where states
+    are kept of every block, or of none.
+
+    Chunks stop at a state's blocks, and inside them where hits end there. Where hits end at common
+    multiples with wider or unlike blocks of attention, which boundary a replay can use is not
+    asked, so nothing is declared.
+
+    Source: `v1/core/sched/scheduler.py`, `Scheduler._mamba_block_aligned_split`.
+    """
+    sizes = {spec.block_size for spec in trace.layout.groups if spec.kind == "recurrent"}
+    stops = options.mamba_cache_mode == "align" and bool(sizes)
+    return alignment if stops and all(size % alignment == 0 for size in sizes) else 0
 
 
 def key_events(trace: TraceHeader, hash_block_size: int) -> KeyEvents:

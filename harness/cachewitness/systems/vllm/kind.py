@@ -12,7 +12,7 @@ importing and building.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.engine import Engine
+from cachewitness.core.engine_failure import describe_error
 from cachewitness.core.events import Event, Header, History, KeyEvents
 from cachewitness.core.trace_format import Op, Trace, TraceHeader
 from cachewitness.engines import policy as policies
@@ -45,6 +46,7 @@ from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.declared import read_options, release_name
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
 from cachewitness.systems.vllm.known import known_lists
+from cachewitness.systems.vllm.plugged import allow, blamed, imported, settings, start
 from cachewitness.systems.vllm.scheduler import RealScheduler
 from cachewitness.systems.vllm.source import FIRST, KNOWN, LAST, Source, load
 from cachewitness.toy.kind import need_torch
@@ -68,7 +70,11 @@ VALUES = {
 """What an option of the engine's name may be, its default first."""
 WITH_CONNECTOR = ("load_failure", "sync_failures")
 """Options about the loads of a connector, which need one."""
-WITHOUT_HISPARSE = ("connector", "sized", "tensors")
+PLUGGED = ("scheduler_cls", "connector")
+"""Options that may name a class of another package."""
+NEEDS = {"connector_config": "connector"}
+"""Options that say more of what another one names."""
+WITHOUT_HISPARSE = ("connector", "scheduler_cls", "sized", "tensors")
 """Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
 are not driven."""
 
@@ -77,6 +83,8 @@ class VllmEngine(Driver):
     """vLLM's own classes, driven."""
 
     startup_seconds = 0.0
+    plugged: Sequence[str] = ()
+    """What of another package is in it."""
     again: Callable[[], VllmEngine]
     """Builds the same engine anew."""
 
@@ -106,9 +114,13 @@ class VllmEngine(Driver):
         try:
             return super().apply(op)
         except (AttributeError, TypeError) as error:
-            raise (
-                drift(error, "vLLM", self.header.engine_version, f"vLLM {KNOWN}") or error
-            ) from None
+            found = drift(error, "vLLM", self.header.engine_version, f"vLLM {KNOWN}")
+            if found and self.plugged:
+                raise UsageError(
+                    f"--engine vllm:{','.join(self.plugged)}: raised {describe_error(error)}; it"
+                    f" may be written for another release than vLLM {self.header.engine_version}"
+                ) from None
+            raise (found or error) from None
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -134,6 +146,9 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise UsageError(
             f"--engine vllm: hisparse is not driven with {other}; leave one of them out"
         )
+    for name, needs in NEEDS.items():
+        if options.get(name) and not options.get(needs, ""):
+            raise UsageError(f"--engine vllm: {name} is for a {needs}, and the options name none")
     settled = {name: chosen("vllm", options, name, known) for name, known in VALUES.items()}
     ACTIVE.undo()
     LMCACHE.undo()
@@ -146,15 +161,24 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
     need_torch()
     from cachewitness.systems.vllm.on_tensors import OnTensors, check
 
-    check(header, read_options(header, load(options.get("source", ""))), options)
+    check(header, read_options(header, _source(options)), options)
     return OnTensors(
         _built(header, options), options["tensors"], partial(_computing, header, options)
     )
 
 
+def _source(options: Mapping[str, str]) -> Source:
+    """Import the vLLM that the options name, with the plug-ins that they name and no other."""
+    plugins = allow(options.get("plugins", ""))
+    with blamed(plugins):
+        source = load(options.get("source", ""), options.get("package", ""))
+    start(plugins)
+    return source
+
+
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
-    source = load(options.get("source", ""))
+    source = _source(options)
     asked = read_options(header, source)
     full = options["key_events"] == "full"
     sized = options.get("sized", "")
@@ -162,8 +186,21 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
         eager = chosen("vllm", options, "hisparse", WAYS) == "eager"
         assembled = hisparse_engine(header, asked, source, eager=eager, full=full)
     elif header.level == "scheduler":
-        connector = asked_for(options.get("connector", ""), options["load_failure"], source)
-        assembled = scheduler_engine(header, asked, source, connector, sized, full=full)
+        connector = asked_for(
+            options.get("connector", ""),
+            options["load_failure"],
+            source,
+            settings("connector_config", options.get("connector_config", "")),
+        )
+        assembled = scheduler_engine(
+            header,
+            asked,
+            source,
+            connector,
+            sized,
+            full=full,
+            scheduler_cls=_scheduler_of(options, source),
+        )
     else:
         assembled = manager_engine(header, asked, source, sized, full=full)
     engine = VllmEngine(
@@ -173,9 +210,26 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
         assembled.adapter.publisher.mixed = True
     if options["sync_failures"] == "yes" and isinstance(assembled.adapter, ConnectedScheduler):
         assembled.adapter.sync_failures = len(header.layout.groups) == 1
+    named = {name: options.get(name, "") for name in PLUGGED}
+    engine.plugged = [f"{name}={value}" for name, value in named.items() if ":" in value]
     engine.again = partial(_built, header, options)
     engine.startup_seconds = perf_counter() - begun
     return engine
+
+
+def _scheduler_of(options: Mapping[str, str], source: Source) -> type | None:
+    """Return the class that takes the place of vLLM's Scheduler, None for none. Raises UsageError
+    for one that has not what the harness observes.
+    """
+    if not (name := options.get("scheduler_cls", "")):
+        return None
+    kind: type = imported("scheduler_cls", name)
+    if not issubclass(kind, source.part("v1.core.sched.scheduler", "Scheduler")):
+        raise UsageError(
+            f"--engine vllm:scheduler_cls={name}: does not derive from vLLM's Scheduler, whose"
+            " requests and cache manager are observed"
+        )
+    return kind
 
 
 def _limited(
@@ -297,7 +351,19 @@ ENGINE = EngineKind(
         ),
         "connector": (
             "at scheduler level: the KV connector that it loads from and stores to"
-            " (docs/systems/vllm-notes.md)"
+            " (docs/systems/vllm-notes.md), or `module:Class` of one that derives from one of those"
+            " (docs/plug-ins.md)"
+        ),
+        "package": (
+            "`NAME`, or `NAME@RELEASE` with the release of vLLM that it follows: a fork whose"
+            " modules lie in a package of its own (docs/plug-ins.md)"
+        ),
+        "connector_config": "a JSON object: what the connector's configuration says besides",
+        "scheduler_cls": (
+            "at scheduler level: `module:Class` in place of vLLM's Scheduler (docs/plug-ins.md)"
+        ),
+        "plugins": (
+            "the plug-ins of vLLM that are loaded, `a+b`; left out: none, whatever is installed"
         ),
         "load_failure": (
             "with a connector: `fail` ends a request whose load fails; by default it is computed"

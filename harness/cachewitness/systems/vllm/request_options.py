@@ -28,8 +28,9 @@ class RequestOptions:
     also ends a chunk where a prefix parts that others had
     (`enable_mamba_shared_prefix_checkpoint`). `rswa_window`: full attention reads the prompt, and
     so many tokens of the answer (reference sliding window attention); 0: all of it.
-    `structured_output`: some requests have a grammar, `sessions`: some are sessions; only the
-    generator of traces reads these.
+    `structured_output`: some requests have a grammar, `sessions`: some are sessions,
+    `prompt_logprobs`: some ask for log-probabilities of their prompt; only the generator of traces
+    reads these.
     """
 
     scheduling_policy: str = "fcfs"
@@ -40,6 +41,7 @@ class RequestOptions:
     rswa_window: int = 0
     structured_output: bool = False
     sessions: bool = False
+    prompt_logprobs: bool = False
 
     @property
     def capabilities(self) -> list[str]:
@@ -61,6 +63,7 @@ _FITS: Mapping[str, Any] = {
     "shared_prefix_checkpoints": lambda value: isinstance(value, bool),
     "structured_output": lambda value: isinstance(value, bool),
     "sessions": lambda value: isinstance(value, bool),
+    "prompt_logprobs": lambda value: isinstance(value, bool),
 }
 
 

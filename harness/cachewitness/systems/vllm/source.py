@@ -24,6 +24,7 @@ from typing import Any
 
 from cachewitness._util import data
 from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.systems.vllm.alias import VLLM, alias
 
 REQUIREMENTS = "ci/vllm_requirements.txt"
 FIRST, LAST = "0.24", "0.33"
@@ -49,11 +50,18 @@ class Source:
     """`vllm.v1.core.kv_cache_utils`"""
     request: ModuleType
     """`vllm.v1.request`"""
+    package: str = VLLM
+    """What the package is called; a fork may call vLLM's configuration after itself."""
 
     @property
     def release(self) -> tuple[int, int] | None:
         """The release as (major, minor); None for a tree that does not know its version."""
         return release_of(self.version)
+
+    @property
+    def whole_config(self) -> str:
+        """What the class of the whole configuration is called: `VllmConfig`, or after a fork."""
+        return f"{self.package.capitalize()}Config"
 
     def is_before(self, release: tuple[int, int]) -> bool:
         """Whether this is known to be older than a release."""
@@ -98,26 +106,31 @@ def _set(name: str, value: str | None) -> None:
 
 
 @functools.cache
-def load(path: str = "") -> Source:
-    """Import vLLM, from `path` if one is given, and return its parts.
+def load(path: str = "", package: str = "") -> Source:
+    """Import vLLM, from `path` if one is given, and return its parts. `package`: the name of a fork
+    in a package of its own, `NAME` or `NAME@RELEASE` with the release of vLLM that it follows.
 
     Raises UsageError for a path that holds no vLLM or comes second, EngineMissing if something must
     be installed first.
     """
+    name, _, follows = package.partition("@")
     if path:
-        _put_first(path)
+        _put_first(path, name or VLLM)
+    if name:
+        alias(name)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    for name in ("vllm", "torch._library.triton"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for logger in (name or VLLM, "torch._library.triton"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
     try:
         top = importlib.import_module("vllm")
         return Source(
-            version=str(getattr(top, "__version__", "unknown")),
+            version=_version(top, name, follows),
             interface=importlib.import_module("vllm.v1.kv_cache_interface"),
             manager=importlib.import_module("vllm.v1.core.kv_cache_manager"),
             utils=importlib.import_module("vllm.v1.core.kv_cache_utils"),
             request=importlib.import_module("vllm.v1.request"),
+            package=name or VLLM,
         )
     except ModuleNotFoundError as error:
         name = error.name or str(error)
@@ -127,6 +140,12 @@ def load(path: str = "") -> Source:
         raise EngineMissing(
             f"vllm cannot be imported: {reason}; the set in {REQUIREMENTS} is known to work"
         ) from None
+
+
+def _version(top: ModuleType, package: str, follows: str) -> str:
+    """Return the version of vLLM, or the release that a fork follows with the fork's own."""
+    version = str(getattr(top, "__version__", "unknown"))
+    return f"{follows} ({package} {version})".strip() if package else version
 
 
 def _what_to_install(name: str, path: str) -> str:
@@ -158,15 +177,15 @@ def _mend(name: str) -> str:
     return f"{packages} && {CLONE} && cachewitness doctor vllm:source={SOURCES}"
 
 
-def _put_first(path: str) -> None:
+def _put_first(path: str, package: str) -> None:
     root = Path(path).expanduser().resolve()
-    if not (root / "vllm" / "__init__.py").is_file():
+    if not (root / package / "__init__.py").is_file():
         raise UsageError(
-            f"--engine vllm:source={path}: no vllm/__init__.py there; name the folder that holds"
-            " `vllm`"
+            f"--engine vllm:source={path}: no {package}/__init__.py there; name the folder that"
+            f" holds `{package}`"
         )
     loaded = getattr(sys.modules.get("vllm"), "__file__", None)
-    if loaded is not None and Path(loaded).resolve().parent != (root / "vllm").resolve():
+    if loaded is not None and Path(loaded).resolve().parent != (root / package).resolve():
         raise UsageError(
             f"--engine vllm:source={path}: vllm is already imported from {Path(loaded).parent}; use"
             " one process for each"

@@ -52,7 +52,7 @@ def worker_of(
     The second runner's tables are not; nor are positions while it is open how many drafts of a step
     in flight were accepted. There the rows are as long as the first runner would make them.
     """
-    config = scheduler.vllm_config
+    config = getattr(scheduler, f"{source.package}_config")
     if scheduler.use_v2_model_runner or (options.async_depth and most_drafts(options)):
         tables = _runner(source, config, kv_cache_config).input_batch.block_table.block_tables
         return WorkerTables([table.max_num_blocks_per_req for table in tables])
@@ -172,7 +172,7 @@ def _runner(source: Source, config: Any, kv_cache_config: Any) -> Any:
     of = source.part(RUNNER, "GPUModelRunner")
     runner = of.__new__(of)
     vars(runner).update(
-        vllm_config=config,
+        **{f"{source.package}_config": config},
         cache_config=config.cache_config,
         parallel_config=config.parallel_config,
         model_config=SimpleNamespace(get_vocab_size=lambda: VOCABULARY),

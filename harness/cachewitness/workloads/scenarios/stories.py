@@ -194,6 +194,28 @@ def abort_and_retry(s: Script, shape: Shape) -> int:
     return 0
 
 
+def prompt_logprobs(s: Script, shape: Shape) -> int:
+    """Ask for the log-probabilities of a prompt that is cached, also of one that lost its pages and
+    of one that the second tier alone has.
+    """
+    u = shape.unit
+    text = f"doc:{4 * u + 3}"
+    s.serve("a", text, chunk=2 * u, decode=2)
+    s.serve("b", text, chunk=3 * u, decode=2, prompt_logprobs=True)
+    s.serve("c", f"{text} more:{u}", chunk=4 * u)
+    s.submit("d", text, prompt_logprobs=True)
+    s.step(("d", 3 * u))
+    s.preempt("d")
+    s.prefill("d", 2 * u)
+    s.finish("d")
+    for r, wanted in (("e", True), ("f", False)) if shape.tier_pages else ():
+        for _ in range(shape.tier_delay + 2):
+            s.step()
+        s.reset(tier="local")
+        s.serve(r, text, chunk=4 * u, prompt_logprobs=wanted)
+    return 0
+
+
 def withdrawn(s: Script, shape: Shape) -> int:
     """Withdraw a scheduled request before it runs; another with the same prompt must not hit
     what was never written.
@@ -484,6 +506,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a client goes away and asks again",
         "vllm-project/vllm#43569",
         abort_and_retry,
+    ),
+    Scenario(
+        "prompt-logprobs",
+        "who asks for log-probabilities of its prompt restores none of it; others restore what it"
+        " computed",
+        "vllm-project/vllm v1/request.py, get_skip_reading_prefix_cache",
+        prompt_logprobs,
+        needs=("prompt_logprobs",),
     ),
     Scenario(
         "withdrawn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from cachewitness.engines.fault_tools import wrap
+from cachewitness.engines.fault_tools import core, groups, wrap
 from cachewitness.engines.mutant import declared, mutant
 from cachewitness.systems.lmcache.reference.planting import (
     connector_of,
@@ -47,6 +47,27 @@ def prefix_counted_in_one_group(engine: Any) -> None:
 
 
 @fault(
+    name="lmcache-prompt-logprobs-from-the-store",
+    mirrors="vllm-project/vllm v1/core/sched/scheduler.py (skip_reading_prefix_cache)",
+    anomaly="unwanted-hit",
+    checker="safety-law",
+    group="M",
+)
+@where_there_is_a_store
+def prompt_logprobs_from_the_store(engine: Any) -> None:
+    """Who asks for log-probabilities of its prompt is not looked up on the device, but what the
+    store has is loaded.
+    """
+
+    def get_computed_blocks(original: Any, request: Any) -> Any:
+        found = original(request)
+        request.skip_reading_prefix_cache = False
+        return found
+
+    wrap(core(engine), "get_computed_blocks", get_computed_blocks)
+
+
+@fault(
     name="lmcache-null-blocks-stored",
     mirrors="vllm-project/vllm#53084",
     anomaly="fabricated-snapshot",
@@ -76,6 +97,50 @@ def failed_store_found(engine: Any) -> None:
         begin.stores = begin.stores[:-1]
 
     wrap(engine, "_begin", begin_step)
+
+
+@fault(
+    name="lmcache-shared-prefix-not-stopped-at",
+    mirrors="vllm-project/vllm#45238, as behind a connector (get_computed_blocks_for_connector)",
+    anomaly="missed-checkpoint",
+    checker="checkpoints",
+    group="N",
+)
+@where_there_is_a_store
+def shared_prefix_not_stopped_at(engine: Any) -> None:
+    """Behind the connector nobody asks where a prefix that others share goes on beyond the hit,
+    so no chunk stops there and siblings find no state.
+    """
+
+    def get_computed_blocks(original: Any, request: Any) -> Any:
+        blocks, hit_length, _ = original(request)
+        return blocks, hit_length, 0
+
+    wrap(engine.adapter.scheduler.kv_cache_manager, "get_computed_blocks", get_computed_blocks)
+
+
+@fault(
+    name="lmcache-states-left-to-the-store",
+    mirrors="vllm-project/vllm#53505 (what the pool had is lost behind a connector)",
+    anomaly="key-owed",
+    checker="keys",
+    group="N",
+)
+@where_there_is_a_store
+def states_left_to_the_store(engine: Any) -> None:
+    """The device keys no state in front of a prompt's end, since the store has it, whose chunks
+    are longer.
+    """
+
+    def plant(manager: Any) -> None:
+        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
+            last = (request.num_prompt_tokens - 1) // manager.block_size * manager.block_size
+            return original(request, num_tokens, replay) if num_tokens >= last else []
+
+        wrap(manager, "cache_blocks", cache_blocks)
+
+    for manager in groups(engine, "Mamba"):
+        plant(manager)
 
 
 @fault(

@@ -90,6 +90,8 @@ class Connector:
         self._admit(request)
         self._follow(request)
         external = self.lmcache.get_num_new_matched_tokens(request.request_id, num_computed_tokens)
+        if request.skip_reading_prefix_cache:
+            external = 0  # the scheduler drops what was found
         self.front.expect(request.request_id, external)
         return external
 
@@ -283,7 +285,14 @@ def assemble(
             raise UsageError(f"request {op.r!r}: {error}") from None
         features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
         identity = {"cache_salt": op.salt, "adapter": op.adapter, "kernels": op.kernels}
-        return ServedRequest(op.r, tokens, config.hash_block_size, mm_features=features, **identity)
+        return ServedRequest(
+            op.r,
+            tokens,
+            config.hash_block_size,
+            mm_features=features,
+            skip_reading_prefix_cache=op.prompt_logprobs,
+            **identity,
+        )
 
     lmcache = build_connector(header.layout, config, own, make)
     tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)

@@ -82,6 +82,11 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
             "--export pytest: a test with HiSparse's two pools is not written; attach the trace"
             " instead"
         )
+    if package := options.get("package", ""):
+        raise UsageError(
+            f"--export pytest: a test on the package {package} is not written; attach the trace"
+            " instead"
+        )
     source = load(options.get("source", ""))
     header = trace.header
     at = next((event for event in history.events if event.seq == failed.seq), None)

@@ -28,6 +28,7 @@ from cachewitness.systems.vllm.connectors.offloading import CHUNK_BYTES, Offload
 from cachewitness.systems.vllm.connectors.simple import SimpleOffload
 from cachewitness.systems.vllm.connectors.tier import KeyNames
 from cachewitness.systems.vllm.header import with_tier
+from cachewitness.systems.vllm.plugged import imported
 from cachewitness.systems.vllm.source import Source
 from cachewitness_reference.vllm_extended.config import Options
 
@@ -60,7 +61,8 @@ class Kind(NamedTuple):
 
     `stores` is what is put into its memory, None where that is not known. `blocks`: so many blocks
     make a chunk of its memory's. `pages` is the size of a memory that
-    nobody limits. `patient`: aborts of requests for which something is loaded wait for that, and a
+    nobody limits. One of another package has a `module`, and behaves as its `base`, a connector of
+    vLLM. `patient`: aborts of requests for which something is loaded wait for that, and a
     reset that leaves something was refused.
     """
 
@@ -71,6 +73,13 @@ class Kind(NamedTuple):
     pages: int = 0
     patient: bool = False
     stores: Stores | None = None
+    base: str = ""
+    module: str = ""
+
+    @property
+    def of_vllm(self) -> str:
+        """The connector of vLLM that this one is, or derives from."""
+        return self.base or self.name
 
 
 class ConnectorChoice(NamedTuple):
@@ -147,20 +156,46 @@ KINDS: Mapping[str, Kind] = {
 """The connectors that can be named in the engine's option `connector`."""
 
 
-def asked_for(name: str, load_failure: str, source: Source) -> ConnectorChoice | None:
-    """Return a connector by name, None for none.
+def asked_for(
+    name: str, load_failure: str, source: Source, extra: Mapping[str, Any] | None = None
+) -> ConnectorChoice | None:
+    """Return a connector by name, or one of another package by `module:Class`; None for none.
+    `extra` is what its configuration says beside what the harness sets.
 
     Raises UsageError if it is unknown, or this release is too old for it.
     """
     if not name:
         return None
-    if name not in KINDS:
+    if ":" not in name and name not in KINDS:
         raise UsageError(f"--engine: vllm has no connector {name!r}; known are {', '.join(KINDS)}")
     if source.is_before(SINCE):
         raise UsageError(
             f"vLLM {source.version}: its connectors are driven from {SINCE[0]}.{SINCE[1]} on"
         )
-    return ConnectorChoice(KINDS[name], load_failure)
+    kind = _plugged(name) if ":" in name else KINDS[name]
+    return ConnectorChoice(kind._replace(extra={**kind.extra, **(extra or {})}), load_failure)
+
+
+def _plugged(name: str) -> Kind:
+    """Return a connector of another package, which is driven as the one of vLLM that it derives
+    from; what it puts into its memory is not known.
+    """
+    found = imported("connector", name)
+    base = _driven(found)
+    if not base:
+        raise UsageError(
+            f"--engine vllm:connector={name}: derives from no connector whose memory can be"
+            f" observed; those are {', '.join(SIDES)}"
+        )
+    ours = next(kind for kind in KINDS.values() if kind.name == base)
+    return ours._replace(name=found.__name__, base=base, module=found.__module__, stores=None)
+
+
+def _driven(kind: type) -> str:
+    """Return the connector that the harness drives among a class and those it derives from; empty
+    if there is none.
+    """
+    return next((one.__name__ for one in kind.__mro__ if one.__name__ in SIDES), "")
 
 
 def pages_of(header: TraceHeader, options: Options, kind: Kind) -> int:
@@ -185,7 +220,7 @@ def configure(
     unit = math.lcm(*(group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups))
     children = {"connectors": [_named(name, pages, unit) for name in kind.children]}
     extra = {
-        **(children if kind.children else SIDES[kind.name][0](pages, kind.blocks, unit)),
+        **(children if kind.children else SIDES[kind.of_vllm][0](pages, kind.blocks, unit)),
         **kind.extra,
     }
     transfer: dict[str, Any] = {
@@ -193,6 +228,8 @@ def configure(
         "kv_role": "kv_both",
         "kv_connector_extra_config": extra,
     }
+    if kind.module:
+        transfer["kv_connector_module_path"] = kind.module
     transfer["kv_load_failure_policy"] = asked.load_failure
     settings = fill(
         source, source.part("config", "KVTransferConfig"), transfer, ["kv_load_failure_policy"]
@@ -234,7 +271,7 @@ def connector_of(
         [*getattr(whole, "_connectors", (whole,))] for whole in (scheduler.connector, runner.worker)
     )
     sides = [
-        SIDES[type(one).__name__][1](source, one, worker, names)
+        SIDES[_driven(type(one))][1](source, one, worker, names)
         for one, worker in zip(mine, workers, strict=True)
     ]
     chunk = NEVER if kind.children or kind.pages else sizes[0] * kind.blocks
@@ -267,6 +304,7 @@ def connected_header(
         least=connector.least,
         once=connector.once,
         unordered=connector.unordered,
+        drops=connector.drops,
     )
     rules = structs.replace(tiered.rules, tier=tier, progress_steps=waits)
     if rules.key_events is not None and not connector.describes:

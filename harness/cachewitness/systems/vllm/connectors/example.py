@@ -170,7 +170,13 @@ class Example(VllmSide):
     null: Sequence[int] = ()
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
-        self._module: Any = importlib.import_module(type(connector).__module__)
+        # Its own methods find `safetensors` in vLLM's module; a class that derives from it may have
+        # imported it too.
+        self._modules: list[Any] = [
+            module
+            for kind in type(connector).__mro__
+            if hasattr(module := importlib.import_module(kind.__module__), "safetensors")
+        ]
         (group,) = connector._kv_cache_config.kv_cache_groups
         self._size = connector._block_size
         slots = importlib.import_module("torch").arange(
@@ -185,7 +191,8 @@ class Example(VllmSide):
     def attach(self, pool: Any, copies: CopiesOf) -> None:
         """Take the device's block pool, observed, and what stands in for the device's copies."""
         self._files = files = Files(self._caches, self._size, copies, pool)
-        self._module.safetensors = files
+        for module in self._modules:
+            module.safetensors = files
         self.forward = Forward(files)
 
     def hold_back(self, *, held: bool) -> None:

@@ -59,6 +59,8 @@ class Side(Memory, Protocol):
     """Its own worker says which loads have failed."""
     once: bool
     """A request is looked up there once, until it has blocks."""
+    drops: bool
+    """Its hits give tokens back for EAGLE, as the device's do."""
     describes: bool
     """Its events for routers have the tokens of every block of full attention."""
     waits: int
@@ -95,7 +97,7 @@ class VllmSide:
     harness says which loads fail.
     """
 
-    tells_failures = once = describes = False
+    tells_failures = once = drops = describes = False
     waits = 0
     away = False
     lacks: Sequence[str] = ()
@@ -137,6 +139,7 @@ class Connector:
         self.unordered = all(side.unordered for side in sides)
         self.tells_failures = all(side.tells_failures for side in sides)
         self.once = any(side.once for side in sides)
+        self.drops = all(side.drops for side in sides)
         self.describes = all(side.describes for side in sides)
         self.waits = max(side.waits for side in sides)
         self.lacks = {name for side in sides for name in side.lacks}

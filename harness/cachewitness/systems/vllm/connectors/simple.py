@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from cachewitness._util.errors import UsageError
 from cachewitness.engines.cache_state import Claim, KeyId
 from cachewitness.systems.vllm.connectors.copies import Job
 from cachewitness.systems.vllm.connectors.kinds import CopiesOf, VllmSide
@@ -62,10 +63,15 @@ class SimpleOffload(VllmSide):
     """The connector, both sides."""
 
     fenced = False
-    unordered = True
+    unordered = drops = True
     forward = None
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
+        if connector.scheduler_manager is None:
+            raise UsageError(
+                "--engine: vLLM's SimpleCPUOffloadConnector does nothing where enable_caching is"
+                " false"
+            )
         self._connector = connector
         self._handler = worker.worker_handler
         self._names = names

@@ -19,6 +19,7 @@ from cachewitness.engines.scheduler_adapter import SchedulerAdapter
 from cachewitness.systems.vllm.header import (
     LRU,
     PRUNABLE,
+    checkpoint_alignment,
     describe,
     key_events,
     retention,
@@ -107,6 +108,7 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         reserved_pages=int(options.watermark * config.num_blocks),
         drafts=options.num_speculative_tokens,
         frees_behind=True,
+        checkpoint_alignment=checkpoint_alignment(header, options, alignment),
         eagle_groups=_eagle_groups(config),
         key_events=(
             key_events(header, config.hash_block_size) if options.enable_kv_cache_events else None
@@ -143,6 +145,7 @@ def assemble(
             cache_salt=op.salt,
             adapter=op.adapter,
             mm_features=features,
+            skip_reading_prefix_cache=op.prompt_logprobs,
         )
 
     queue = FREE_LISTS[options_of(config).free_list]

@@ -35,6 +35,30 @@ def key_kept_after_eviction(engine: Driver) -> None:
 
 
 @mutant(
+    name="prompt-logprobs-from-the-cache",
+    mirrors="vllm-project/vllm v1/core/kv_cache_manager.py (prefix_cache_lookup_enabled)",
+    anomaly="unwanted-hit",
+    checker="safety-law",
+    group="M",
+    engines=BOTH,
+)
+def prompt_logprobs_from_the_cache(engine: Driver) -> None:
+    """Who asks for log-probabilities of its prompt is given what is cached, without any.
+
+    Look up every request, whatever its client wants to know of its prompt.
+    """
+
+    def get_computed_blocks(original: Any, request: Any) -> Any:
+        skips = request.skip_reading_prefix_cache
+        request.skip_reading_prefix_cache = False
+        found = original(request)
+        request.skip_reading_prefix_cache = skips
+        return found
+
+    wrap(core(engine), "get_computed_blocks", get_computed_blocks)
+
+
+@mutant(
     name="shared-prefix-boundary-forgotten",
     mirrors="vllm-project/vllm#45238",
     anomaly="lost-shared-prefix-boundary",
@@ -217,6 +241,25 @@ def eagle_peeks_at_no_block(engine: Driver) -> None:
     coordinator = core(engine).coordinator
     if hasattr(coordinator, "_with_margin"):
         wrap(coordinator, "_with_margin", lambda original, group, candidate, hashes: candidate)
+
+
+@mutant(
+    name="eagle-gives-nothing-back",
+    mirrors="vllm-project/vllm#49071",
+    anomaly="undropped-hit",
+    checker="speculative-drop",
+    group="P",
+    engines=REFERENCE,
+)
+def eagle_gives_nothing_back(engine: Driver) -> None:
+    """A speculative look-up uses all that it matches, so the drafter lacks the hidden states of
+    the last block.
+    """
+    coordinator = core(engine).coordinator
+    for group in getattr(coordinator, "attention_groups", ()):
+        group.use_eagle = False
+    if hasattr(coordinator, "manager"):
+        coordinator.manager.use_eagle = False
 
 
 MUTANTS = declared(globals())

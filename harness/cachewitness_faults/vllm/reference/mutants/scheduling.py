@@ -91,6 +91,28 @@ def split_returns_nothing(engine: Driver) -> None:
 
 
 @mutant(
+    name="replay-boundary-passed",
+    mirrors="vllm-project/vllm v1/core/sched/scheduler.py (_mamba_block_aligned_split: a mandatory"
+    " stop at the last cacheable boundary)",
+    anomaly="missed-checkpoint",
+    checker="checkpoints",
+    group="N",
+    engines=REFERENCE,
+)
+def replay_boundary_passed(engine: Driver) -> None:
+    """A chunk that reaches the end of its prompt does not stop at the last boundary that a replay
+    can resume at, so of a prompt that fits in a step no state is kept.
+    """
+
+    def split(original: Any, request: Any, tokens: int, hit: int) -> int:
+        reaches = request.num_computed_tokens + hit + tokens >= request.num_prompt_tokens
+        return tokens if reaches else int(original(request, tokens, hit))
+
+    if getattr(adapter(engine), "split", None) is not None:
+        wrap(adapter(engine), "split", split)
+
+
+@mutant(
     name="failed-allocation-keeps-a-block",
     mirrors="sgl-project/sglang#34676",
     anomaly="leak",

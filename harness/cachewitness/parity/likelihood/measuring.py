@@ -1,0 +1,213 @@
+"""Asks all arms, and keeps of every position what the server answered and what it restored.
+
+* `off`: one cold request of some tokens. Its own tokens are what all others continue.
+* `noise`: at a few positions the very requests of the cached arms, asked cold. Their batches are
+  cut otherwise than those of `off` (the continuation is computed with the prompt, not token by
+  token), which is what a sound hit does as well. The same cold request twice would measure nothing:
+  two of them are equal to the bit.
+* `hit`: before each request the shared prefix alone is asked, so that a hit ends there. A server
+  that keeps salts apart gets a salt for each position, so that no question finds what an earlier
+  position of it left.
+* `replay`: the whole prompt is asked before.
+* `against`: another server is asked the same, as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Literal, Protocol
+
+from cachewitness._util.errors import UsageError
+from cachewitness.parity.likelihood.asking import Manner, Served, new_salt
+from cachewitness.parity.likelihood.questions import Question
+from cachewitness.parity.likelihood.steps import Answered, Step
+
+OFF, NOISE, HIT, REPLAY, AGAINST = "off", "noise", "hit", "replay", "against"
+ARMS = (HIT, REPLAY)
+Why = Literal["", "restored nothing", "restored less", "restored more", "restored when cold"]
+Place = tuple[int, int]
+"""A question by its index, and a position of its answer."""
+
+
+class Listener(Protocol):
+    """Hears how far it is."""
+
+    def begins(self, arm: str, requests: int) -> None:
+        """Note the arm that begins, and how many requests it is."""
+
+    def asked(self) -> None:
+        """Note a request that was answered."""
+
+
+class Kept(Step, frozen=True, kw_only=True):
+    """What an arm answered at one position. `why` says why it does not count; empty if it does."""
+
+    restored: int
+    why: Why = ""
+
+
+@dataclass
+class Measured:
+    """What the arms answered, by place, and the seconds of each. `warm`: of so many questions the
+    cold request restored something, or did not say, so they are not compared.
+    """
+
+    questions: Sequence[Question]
+    cold: dict[int, list[Step]] = field(default_factory=dict)
+    warm: int = 0
+    arms: dict[str, dict[Place, Kept]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many tokens of each answer are compared, at how many of them the noise is measured, and
+    the least share of what could be restored that counts as a hit.
+    """
+
+    positions: int = 8
+    noise: int = 2
+    min_share: float = 0.5
+
+    def noisy(self, index: int, length: int) -> list[int]:
+        """Return the positions of one question at which noise is measured: never the first, where
+        the request would be the cold one itself; over all questions each position as often.
+        """
+        places = length - 1
+        count = min(self.noise, places)
+        return sorted({1 + (index + turn * places // count) % places for turn in range(count)})
+
+
+class Asker:
+    """Asks the arms one request at a time: what a request restores depends on the one before."""
+
+    def __init__(
+        self,
+        server: Served,
+        cold: Served | None,
+        other: Served | None,
+        manner: Manner,
+        plan: Plan,
+        listener: Listener,
+    ) -> None:
+        self._server = server
+        self._cold = cold or server
+        self._other = other
+        self._manner = manner
+        self._plan = plan
+        self._listener = listener
+
+    def run(self, questions: Sequence[Question], arms: Sequence[str]) -> Measured:
+        """Ask everything. Raises BackendError if a server stops answering."""
+        found = Measured(questions)
+        ways: dict[str, Callable[[Measured], None]] = {
+            OFF: self._off,
+            NOISE: self._noise,
+            HIT: self._hit,
+            REPLAY: self._replay,
+            AGAINST: self._against,
+        }
+        for arm in (OFF, NOISE, *arms):
+            began = monotonic()
+            found.arms[arm] = {}
+            ways[arm](found)
+            found.seconds[arm] = round(monotonic() - began, 1)
+        return found
+
+    def _off(self, found: Measured) -> None:
+        self._listener.begins(OFF, len(found.questions))
+        for index, question in enumerate(found.questions):
+            answer = self._asked_cold(question.tokens, self._plan.positions, index)
+            if answer.restored != 0:
+                found.warm += 1
+            elif len(answer.steps) < 2:
+                raise UsageError(f"{self._cold.url} ends an answer at its first token")
+            else:
+                found.cold[index] = answer.steps
+
+    def _noise(self, found: Measured) -> None:
+        places = [
+            (index, position)
+            for index, steps in found.cold.items()
+            if self._plan.noise
+            for position in self._plan.noisy(index, len(steps))
+        ]
+        self._listener.begins(NOISE, len(places))
+        for place in places:
+            answer = self._asked_cold(_continued(found, place), 1, place[0])
+            why: Why = "restored when cold" if answer.restored else ""
+            found.arms[NOISE][place] = _kept(answer, why)
+
+    def _hit(self, found: Measured) -> None:
+        self._listener.begins(HIT, sum(map(len, found.cold.values())))
+        for prefix in dict.fromkeys(question.prefix for question in found.questions):
+            members = [index for index in found.cold if found.questions[index].prefix == prefix]
+            for position in range(self._plan.positions):
+                self._hits(found, [(index, position) for index in members])
+
+    def _hits(self, found: Measured, places: Sequence[Place]) -> None:
+        """Ask one position of all questions of a prefix behind that prefix."""
+        fields = self._manner.warm(new_salt())
+        warmed = False
+        for place in places:
+            question = found.questions[place[0]]
+            if place[1] >= len(found.cold[place[0]]):
+                continue
+            if not (warmed and self._manner.salted):
+                self._server.ask(question.tokens[: question.shared], 1, "a prefix", **fields)
+                warmed = True
+            answer = self._asked(self._server, found, place, **fields)
+            least = self._plan.min_share * question.shared
+            found.arms[HIT][place] = _kept(answer, _bounded(answer, least, question.common))
+
+    def _replay(self, found: Measured) -> None:
+        self._listener.begins(REPLAY, sum(map(len, found.cold.values())))
+        for index, steps in found.cold.items():
+            prompt = found.questions[index].tokens
+            fields = self._manner.warm(new_salt())
+            self._server.ask(prompt, 1, f"question {index}", **fields)
+            for position in range(len(steps)):
+                answer = self._asked(self._server, found, (index, position), **fields)
+                most = len(prompt) + position - 1
+                why = _bounded(answer, self._plan.min_share * len(prompt), most)
+                found.arms[REPLAY][index, position] = _kept(answer, why)
+
+    def _against(self, found: Measured) -> None:
+        assert self._other is not None
+        self._listener.begins(AGAINST, sum(map(len, found.cold.values())))
+        for index, steps in found.cold.items():
+            for position in range(len(steps)):
+                answer = self._asked(self._other, found, (index, position))
+                found.arms[AGAINST][index, position] = _kept(answer, "")
+
+    def _asked_cold(self, prompt: list[int], tokens: int, index: int) -> Answered:
+        answer = self._cold.ask(prompt, tokens, f"question {index}", **self._manner.cold())
+        self._listener.asked()
+        return answer
+
+    def _asked(self, server: Served, found: Measured, place: Place, **fields: str) -> Answered:
+        answer = server.ask(_continued(found, place), 1, f"question {place[0]}", **fields)
+        self._listener.asked()
+        return answer
+
+
+def _continued(found: Measured, place: Place) -> list[int]:
+    """Return a prompt with what the cold run answered in front of a position."""
+    index, position = place
+    return found.questions[index].tokens + [step.token for step in found.cold[index][:position]]
+
+
+def _bounded(answer: Answered, least: float, most: int) -> Why:
+    """Return why a request is no hit of the kind that its arm is for; empty if it is one."""
+    if answer.restored <= 0:
+        return "restored nothing"
+    if answer.restored < least:
+        return "restored less"
+    return "restored more" if answer.restored > most else ""
+
+
+def _kept(answer: Answered, why: Why) -> Kept:
+    step = answer.steps[0]
+    return Kept(step.token, step.best, restored=answer.restored, why=why)

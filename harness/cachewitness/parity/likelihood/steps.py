@@ -1,0 +1,197 @@
+"""The best next tokens of one position, as servers send them, and how far two such lists lie apart.
+
+Three forms are read: llama.cpp's (`content`, ids beside the texts), vLLM's (`top_logprobs`, with
+`token_id:7` for a token, which it writes if `return_tokens_as_token_ids` is asked for), and any
+server's that follows vLLM's. A list that names tokens by their texts alone is refused: the
+continuation could not be asked for by ids.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cachewitness._util.errors import UsageError
+
+_NUMBERED = re.compile(r"token_id:([0-9]{1,18})")
+TINY = 1e-9
+"""The least mass that is left to the tokens that a list does not name."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One position: the token that was chosen, and the best ones by id, with natural logarithms
+    of their probabilities.
+    """
+
+    token: int
+    best: Mapping[int, float]
+
+    @property
+    def chosen(self) -> float:
+        """Return the logarithm of the chosen token's probability."""
+        return self.best[self.token]
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What a server answered to one prompt, and how many of its tokens it restored; −1: it does
+    not count them.
+    """
+
+    steps: list[Step]
+    restored: int
+
+
+def change(cold: Step, other: Step) -> float:
+    """Return the mean absolute difference of the logarithms of the cold run's best tokens, in
+    nats.
+
+    A token that the other list does not name is at most as likely as the last one that it names,
+    so its difference is at least that much.
+    """
+    last = min(other.best.values())
+    return sum(
+        abs(value - other.best.get(token, min(value, last))) for token, value in cold.best.items()
+    ) / len(cold.best)
+
+
+def cost(cold: Step, other: Step) -> float:
+    """Return what a token drawn from the cold run costs more under the other one, in nats: a
+    lower bound of the Kullback-Leibler divergence, from the tokens that the lists name.
+    """
+    last = min(other.best.values())
+    total = 0.0
+    named = 0.0
+    covered = 0.0
+    for token, value in cold.best.items():
+        there = other.best.get(token)
+        chance = math.exp(value)
+        named += chance
+        covered += math.exp(there) if there is not None else 0.0
+        total += chance * (value - (min(value, last) if there is None else there))
+    rest = 1.0 - named
+    if rest > TINY:
+        total += rest * math.log(rest / max(TINY, 1.0 - covered))
+    return total
+
+
+# --- as servers send them -------------------------------------------------------------------------
+
+
+class _Best(msgspec.Struct, frozen=True):
+    id: int | None = None
+    logprob: float | None = None
+
+
+class _Token(msgspec.Struct, frozen=True):
+    id: int | None = None
+    logprob: float | None = None
+    top_logprobs: list[_Best] = []
+
+
+class _Logprobs(msgspec.Struct, frozen=True):
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float | None] | None] | None = None
+    content: list[_Token] | None = None
+
+
+class _Details(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Timings(msgspec.Struct, frozen=True):
+    cache_n: int | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    logprobs: _Logprobs | None = None
+
+
+class _Completion(msgspec.Struct, frozen=True):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+    timings: _Timings | None = None
+
+
+def answered(content: Any, *, zero_left_out: bool = False) -> Answered:
+    """Read a completion. `zero_left_out`: the server counts restored tokens, and leaves a count of
+    0 out.
+
+    Raises UsageError if the body is none, or names no tokens by id with their logarithms.
+    """
+    try:
+        found = msgspec.convert(content, _Completion)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the server answers 200 with what is no completion ({error})") from None
+    if len(found.choices) != 1:
+        raise UsageError(f"the server answers with {len(found.choices)} choices, not 1")
+    logprobs = found.choices[0].logprobs
+    if logprobs is None:
+        raise UsageError(
+            "the server sends no `logprobs` of its answer, which --likelihood compares"
+        )
+    steps = _by_content(logprobs) if logprobs.content is not None else _by_name(logprobs)
+    return Answered(steps, _restored(found, zero_left_out=zero_left_out))
+
+
+def _restored(found: _Completion, *, zero_left_out: bool) -> int:
+    if found.timings is not None and found.timings.cache_n is not None:
+        return found.timings.cache_n
+    details = found.usage.prompt_tokens_details if found.usage else None
+    if details is None or details.cached_tokens is None:
+        return 0 if zero_left_out else -1
+    return details.cached_tokens
+
+
+def _by_content(found: _Logprobs) -> list[Step]:
+    steps = []
+    for token in found.content or []:
+        best = {one.id: one.logprob for one in token.top_logprobs}
+        steps.append(_step(token.id, token.logprob, best))
+    return steps
+
+
+def _by_name(found: _Logprobs) -> list[Step]:
+    names = found.tokens or []
+    tops = found.top_logprobs or []
+    chosen = found.token_logprobs or []
+    if not len(names) == len(tops) == len(chosen):
+        raise UsageError(
+            f"the server sends {len(names)} tokens, {len(chosen)} logprobs and {len(tops)} lists of"
+            " the best ones"
+        )
+    return [
+        _step(_id(name), value, {_id(one): logprob for one, logprob in (top or {}).items()})
+        for name, value, top in zip(names, chosen, tops, strict=True)
+    ]
+
+
+def _id(name: str) -> int | None:
+    found = _NUMBERED.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def _step(token: int | None, value: float | None, best: Mapping[int | None, float | None]) -> Step:
+    if token is None or None in best:
+        raise UsageError(
+            "the server names tokens by their text, not by id, so what it answered cannot be asked"
+            " again (vLLM's server names ids with `return_tokens_as_token_ids`, llama.cpp's always)"
+        )
+    whole = {**best, token: value}
+    kept = {
+        one: logprob
+        for one, logprob in whole.items()
+        if one is not None and logprob is not None and math.isfinite(logprob)
+    }
+    if token not in kept:
+        raise UsageError(f"the server gives its own token {token} no finite logarithm")
+    return Step(token, kept)

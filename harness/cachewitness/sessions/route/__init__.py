@@ -1,0 +1,1 @@
+"""Routers in front of a fleet of engines: what they foresee, held against the keys there are."""

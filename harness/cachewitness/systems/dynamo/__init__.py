@@ -1,0 +1,1 @@
+"""Dynamo's indexer of key events, as a router that `cachewitness route` takes."""

@@ -1,0 +1,172 @@
+"""A sound cache passes, each fault of one fails with thirty questions, and what proves nothing
+never passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.score
+pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
+
+from cachewitness._util.errors import UsageError
+from cachewitness.parity.likelihood import document, page
+from cachewitness.parity.likelihood.asking import NothingRestored, prove
+from cachewitness.parity.likelihood.measuring import AGAINST, ARMS, NOISE, Asker, Measured, Plan
+from cachewitness.parity.likelihood.questions import questions
+from cachewitness.parity.likelihood.verdict import Judged, Rules, judge, overall
+from cachewitness.parity.scores import tasks
+from suites.support.likelihood_double import FAULTS, Double
+
+QUESTIONS = 30
+
+
+class Quiet:
+    """Hears and says nothing."""
+
+    def begins(self, arm: str, requests: int) -> None:
+        pass
+
+    def asked(self) -> None:
+        pass
+
+
+def measured(
+    double: Double,
+    *,
+    cold: Double | None = None,
+    other: Double | None = None,
+    limit: int = QUESTIONS,
+    plan: Plan = Plan(),  # noqa: B008  # frozen
+) -> Measured:
+    server = double.served()
+    asked = questions(tasks.problems(limit), server.tokens)
+    beside = cold.served("http://cold") if cold else None
+    manner = prove(server, beside, asked[0].tokens)
+    against = other.served("http://other") if other else None
+    asker = Asker(server, beside, against, manner, plan, Quiet())
+    return asker.run(asked, [AGAINST] if other else ARMS)
+
+
+def judged(double: Double, **how: Any) -> dict[str, Judged]:
+    return {arm.arm: arm for arm in judge(measured(double, **how), Rules())}
+
+
+@pytest.mark.parametrize("heeds", ["cache_prompt", "salts"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_sound_cache_passes(heeds: Any, exact: bool) -> None:
+    """Its hits differ from cold by noise, or by nothing at all."""
+    arms = judged(Double(heeds=heeds, exact=exact))
+    assert {arm.verdict for arm in arms.values()} == {"pass"}, arms
+    assert all(arm.counted == arm.positions == QUESTIONS * 8 for arm in arms.values())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("heeds", ["cache_prompt", "salts"])
+def test_each_fault_of_a_cache_fails_with_thirty_questions(fault: str, heeds: Any) -> None:
+    arms = judged(Double(fault, heeds=heeds))
+    assert {arm.verdict for arm in arms.values()} == {"fail"}, arms
+    assert all("the cache changes" in arm.reasons[0] for arm in arms.values())
+
+
+def test_a_cold_server_beside_one_that_cannot_be_asked_cold_will_do() -> None:
+    beside = Double(caching=False)
+    arms = judged(Double(heeds="nothing"), cold=beside)
+    assert arms["hit"].verdict == "nothing checked"  # a hit of it ends in the question
+    assert "restored more than the shared prefix" in arms["hit"].reasons[0]
+    assert arms["replay"].verdict == "pass"
+    assert judged(Double("lost blocks", heeds="nothing"), cold=beside)["replay"].verdict == "fail"
+    with pytest.raises(UsageError, match="cannot be asked cold"):
+        measured(Double(heeds="nothing"))
+
+
+def test_a_cache_that_restores_nothing_never_passes() -> None:
+    with pytest.raises(NothingRestored, match="restores nothing of"):
+        measured(Double(inert=True))
+
+
+def test_hits_that_cease_after_the_proof_are_nothing_checked() -> None:
+    double = Double()
+    restore = double._restore
+    double._restore = lambda prompt, body: (  # type: ignore[method-assign]
+        restore(prompt, body) if len(double.bodies) < 8 else 0
+    )
+    arms = judged(double)
+    assert {arm.verdict for arm in arms.values()} == {"nothing checked"}
+    assert "240 of 240 positions restored nothing" in arms["hit"].reasons[0]
+
+
+def test_a_cold_run_that_was_warm_is_nothing_checked() -> None:
+    double = Double()
+    restore = double._restore
+    warm = [{"prompt": [], "cache_prompt": True}]
+
+    def forget(prompt: list[int], body: dict[str, Any]) -> int:
+        return restore(prompt, body if len(double.bodies) < 8 else {**body, **warm[0]})
+
+    double._restore = forget  # type: ignore[method-assign]
+    arms = judged(double)
+    assert {arm.verdict for arm in arms.values()} == {"nothing checked"}
+    assert "was not asked cold" in arms["hit"].reasons[0]
+
+
+@pytest.mark.parametrize("fault", ["", *FAULTS])
+def test_without_noise_nothing_fails_and_nothing_passes(fault: str) -> None:
+    arms = judged(Double(fault), plan=Plan(noise=0))
+    assert {arm.verdict for arm in arms.values()} == {"unknown"}
+    assert all("the noise was not measured" in arm.reasons[0] for arm in arms.values())
+
+
+def test_noise_of_nothing_decides_nothing_about_a_change() -> None:
+    arms = judged(Double("lost blocks", exact=True))
+    assert {arm.verdict for arm in arms.values()} == {"unknown"}
+    assert "equal to the bit" in arms["hit"].reasons[0]
+
+
+@pytest.mark.parametrize(("limit", "why"), [(8, "8 questions; fewer than 16"), (4, "4 prefixes")])
+def test_too_little_of_a_sound_cache_never_passes(limit: int, why: str) -> None:
+    arms = judged(Double(), limit=limit)
+    assert {arm.verdict for arm in arms.values()} == {"unknown"}
+    assert any(why in reason for reason in arms["hit"].reasons)
+
+
+def test_two_servers_are_compared_without_a_word_of_caches() -> None:
+    same = judged(Double(), other=Double())[AGAINST]
+    assert same.verdict == "pass"
+    found = measured(Double(), other=Double(rounded=True))
+    whole = document.document("a", "b", found, Rules(), {})
+    assert whole.verdict == "fail" and whole.exit_code == 1
+    assert "the other server changes" in whole.judged[0].reasons[0]
+    drawn = page.of_likelihood(whole).decode()
+    assert "cached" not in drawn and "other server" in drawn
+
+
+def test_the_verdict_of_a_run_is_the_worst_of_its_arms() -> None:
+    arms = [*judged(Double()).values()]
+    assert overall(arms) == "pass" and overall([]) == "nothing checked"
+    failed = judged(Double("stale window"))["hit"]
+    unchecked = judged(Double(heeds="nothing"), cold=Double(caching=False))["hit"]
+    assert overall([*arms, unchecked]) == "nothing checked"
+    assert overall([unchecked, failed]) == "fail"
+
+
+def test_noise_is_asked_at_every_position_but_the_first_alike_often() -> None:
+    plan = Plan(positions=8, noise=2)
+    places = [position for index in range(28) for position in plan.noisy(index, 8)]
+    assert {places.count(position) for position in range(1, 8)} == {8}
+    found = measured(Double())
+    assert found.arms[NOISE].keys() <= found.arms["hit"].keys()
+    assert all(position for _, position in found.arms[NOISE])
+
+
+def test_the_page_draws_the_noise_the_change_and_the_questions_that_moved() -> None:
+    found = measured(Double("foreign prefix"))
+    whole = document.document("a server", "", found, Rules(), {})
+    drawn = page.of_likelihood(whole).decode()
+    assert drawn.count("<svg") == 6 and 'class="band"' in drawn and 'class="moved"' in drawn
+    assert "30 of 30 questions moved" in drawn and "20 further questions moved" in drawn
+    sound = document.document("a server", "", measured(Double()), Rules(), {})
+    drawn = page.of_likelihood(sound).decode()
+    assert "No question moved" in drawn and "the cache changed no likelihood beyond" in drawn

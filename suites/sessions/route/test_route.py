@@ -1,0 +1,249 @@
+"""Routers in front of a fleet: the reference router is right, each of its faults is found, and what
+a router says that it leaves out is not held against it.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachewitness_reference.router as reference
+from cachewitness.cli import invoke
+from cachewitness.cli.options import configurations_of, engine_of
+from cachewitness.core.trace_format import Submit
+from cachewitness.sessions.route.delivery import DELIVERIES, Channel
+from cachewitness.sessions.route.fleet import Fleet, Routed
+from cachewitness.sessions.route.session import Planned, Report, Session, plan
+from cachewitness.sessions.route.summary import causes
+from cachewitness.workloads.configurations import Configuration
+from cachewitness_faults.router import FAULTS, build
+from suites.support.sampled import ALL, sampled
+
+ENGINE = engine_of("reference", "vllm")
+LAYOUTS = ("full", "full-swa", "full-mamba")
+LINES = 100
+ARRIVING = {
+    "KeepsBlocksOverARestart": "restart",
+    "DropsARestartedWorker": "restart",
+    "TakesMessagesTwice": "twice",
+    "NeverAsksForMessages": "late",
+    "CountsOtherMedia": "media",
+}
+"""How messages have to arrive for a fault to show; the others show anyhow."""
+
+
+def configuration(layout: str) -> Configuration:
+    return configurations_of("vllm", [layout], [], None, ENGINE).configurations[0]
+
+
+def planned(
+    layouts: tuple[str, ...] = LAYOUTS, traces: int = 6, deliveries: tuple[str, ...] = ()
+) -> list[Planned]:
+    """Return traces, delivered in every way or as is said, those of the layouts in turn."""
+    ways = deliveries or tuple(DELIVERIES)
+    every = list(plan(ENGINE, [*map(configuration, layouts)], ways, traces, 0))
+    return [one for index in range(traces) for one in every[index::traces]]
+
+
+def run(make: Any, asked: list[Planned], workers: int = 2) -> Report:
+    return Session(ENGINE, make, workers).run(asked)
+
+
+class Sets(build("DoesNotCount")):  # type: ignore[misc]
+    """A router that keeps a set of blocks, and says so."""
+
+    counts = False
+
+
+class FullAlone(build("FullAttentionAlone")):  # type: ignore[misc]
+    """A router that looks at full attention alone, and says so."""
+
+    all_groups = False
+
+
+class SetsOfFullAlone(Sets):
+    """Both, as routers that know nothing of hybrids are."""
+
+    all_groups = False
+
+    def resumes(self, worker: Any, digests: Any, length: int) -> bool:
+        groups, self.groups = self.groups, [self.groups[0]]
+        try:
+            return bool(super().resumes(worker, digests, length))
+        finally:
+            self.groups = groups
+
+
+class Forgetful(reference.Router):
+    """Remembers no digest between two requests, so it is slower and no less right."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        return {
+            name: known for name, known in super().foresee(tokens, salt, adapter).items() if known
+        }
+
+
+@pytest.mark.parametrize("make", [reference.Router, Sets, FullAlone, SetsOfFullAlone, Forgetful])
+def test_a_router_that_does_as_it_says_is_not_blamed(make: Any) -> None:
+    report = run(make, planned()[:: 1 if ALL else 3])
+    assert report.failures == []
+    assert report.judged > 100
+    assert not report.not_judged
+
+
+@pytest.mark.parametrize("fault", sampled(list(FAULTS), 3))
+def test_a_fault_is_found(fault: str) -> None:
+    """Each fault of a router is found for what it is; the run without it has nothing (above)."""
+    make = build(fault)
+    arriving = (ARRIVING[fault],) if fault in ARRIVING else ()
+    for one in planned(traces=12, deliveries=arriving):
+        found = Fleet(ENGINE, one.trace, make, 2, one.delivery).run().findings
+        if found and found[0].anomaly == FAULTS[fault].finding:
+            return
+    pytest.fail(f"{fault} survives")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_can_be_built(fault: str) -> None:
+    assert build(fault).__name__ == "Router"
+
+
+def test_on_full_attention_what_is_foreseen_is_hit() -> None:
+    """A request that nothing changes in front of hits exactly what was foreseen; no difference is
+    the router's, the contract's or the engine's.
+    """
+    report = run(reference.Router, planned(("full",), 4))
+    sums = report.sums["full attention alone"]
+    assert sums.requests > 30
+    assert sums.equal > sums.requests // 2
+    assert {*sums.more, *sums.less} <= {"waited", "late"}
+    assert sums.wrong == 0 or "late" in {*sums.more, *sums.less}
+
+
+def test_on_hybrids_full_attention_alone_is_not_enough() -> None:
+    """The difference is named, and requests go to the wrong worker."""
+    report = run(FullAlone, planned(("full-mamba",), 2))
+    sums = report.sums["hybrids"]
+    assert sums.more["contract"] > 0
+    assert report.failures == []
+
+
+def test_causes_add_up() -> None:
+    asked = planned(("full-swa",))[0]
+    course = Fleet(ENGINE, asked.trace, FullAlone, 2, "gaps").run()
+    looked_up = [one for one in course.routed if one.hit >= 0]
+    assert looked_up
+    assert all(sum(causes(one).values()) == one.foreseen - one.hit for one in looked_up)
+
+
+def test_a_request_goes_where_most_is_foreseen() -> None:
+    """With the reference router nobody is sent to a worker that has less, unless news is late."""
+    asked = planned(("full",))[0]
+    routed: list[Routed] = Fleet(ENGINE, asked.trace, reference.Router, 2, "whole").run().routed
+    assert {one.worker for one in routed} == {0, 1}
+    assert all(one.best == one.bounds.keys for one in routed if one.settled)
+
+
+def test_a_restarted_worker_numbers_from_0() -> None:
+    """And what it had before is promised no more."""
+    restarts = planned(("full",), 2, ("restart",))
+    fleets = [Fleet(ENGINE, one.trace, reference.Router, 1, one.delivery) for one in restarts]
+    before = [fleet.workers[0] for fleet in fleets]
+    assert all(fleet.run().findings == [] for fleet in fleets)
+    assert any(fleet.workers[0] is not old for fleet, old in zip(fleets, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("delivery", "arriving"),
+    [
+        ("whole", [[0], [1], [2], [3]]),
+        ("late", [[], [], [2], [3]]),
+        ("gaps", [[0], [], [2], [3]]),
+        ("twice", [[0], [1, 1], [2], [3, 3, 2]]),
+    ],
+)
+def test_how_messages_arrive(delivery: str, arriving: list[list[int]]) -> None:
+    channel = Channel(delivery)
+    cleared = [{"type": "AllBlocksCleared"}]
+    assert [list(channel.publish(cleared)) for _ in range(4)] == arriving
+    assert [number for number, _ in channel.replay(1)] == [1, 2, 3]
+
+
+def test_where_events_contradict_keys_no_router_is_blamed() -> None:
+    """The engine's own fault is named instead, and nothing was checked."""
+    engine = engine_of("reference:mutant=key-event-of-eviction-lost", "vllm")
+    asked = planned(("full",))
+    report = Session(engine, reference.Router, 2).run(asked)
+    assert report.failures == []
+    assert any("the engine's own fault" in why for why in report.not_judged)
+
+
+class Raises(reference.Router):
+    """Raises where it is asked of a salt."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        if salt:
+            raise KeyError(salt)
+        return super().foresee(tokens, salt, adapter)
+
+
+def test_a_router_that_raises_is_found_and_its_trace_shrunk() -> None:
+    report = run(Raises, planned(("full",)))
+    (failure,) = report.failures
+    assert failure.finding.anomaly == "router-raised"
+    assert "KeyError" in failure.finding.line
+    assert len([op for op in failure.shrunk.ops if isinstance(op, Submit)]) == 1
+
+
+def test_the_reference_router_is_short() -> None:
+    """At most 100 lines without docstrings and blank lines: it is a sample to copy."""
+    text = Path(reference.__file__).read_text(encoding="utf-8")
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    written = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, documented) and ast.get_docstring(node) is not None
+        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    lines = text.splitlines()
+    code = [line for at, line in enumerate(lines, 1) if line.strip() and at not in written]
+    assert len(code) <= LINES
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (["--router", "nowhere"], 4, "is not of the form module:Class"),
+        (["--router", "nowhere_at_all:Router"], 4, "cannot be imported (ModuleNotFoundError"),
+        (["--router", "collections:OrderedDict"], 4, "does not declare `counts`"),
+        (["--delivery", "lat"], 4, "'lat' is unknown"),
+        (
+            ["--layout", "full-mamba", "--option", "use_eagle=true", "--traces", "1"],
+            5,
+            "not judged",
+        ),
+    ],
+)
+def test_the_exit_code(
+    words: list[str], code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["route", *words]) == code
+    printed = capsys.readouterr()
+    assert line in printed.out + printed.err
+
+
+def test_the_trace_of_a_failure_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    router = "cachewitness_faults.router:ForgetsParents"
+    words = ["route", "--router", router, "--layout", "full", "--traces", "1", "--workers", "1"]
+    assert invoke(words) == 1
+    printed = capsys.readouterr().out
+    assert "FAIL  missed-prefix  found by router" in printed
+    again = printed.partition("replay: cachewitness ")[2].splitlines()[0].split()
+    assert invoke(again) == 1
+    assert "missed-prefix" in capsys.readouterr().out
