@@ -25,7 +25,7 @@ if [[ ! -e $venv/.ready ]]; then
     index=()
     [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
     "$venv/bin/python" -m pip install --quiet "${index[@]}" torch --constraint ci/constraints.txt
-    "$venv/bin/python" -m pip install --quiet --editable '.[dev,toy,triton,score,dev-toy,dev-score]' --constraint ci/constraints.txt
+    "$venv/bin/python" -m pip install --quiet --editable '.[dev,toy,triton,score,dev-toy,dev-score,dev-mutation]' --constraint ci/constraints.txt
     # transformers takes kernels of flash-linear-attention where it finds them, and they need a GPU: apart, for one test.
     "$venv/bin/python" -m pip install --quiet --no-deps --target "$venv/fla" fla-core einops --constraint ci/constraints.txt
     touch "$venv/.ready"
@@ -49,6 +49,7 @@ PYTHONPATH="$venv/fla" "$venv/bin/python" -m pytest -q -o cache_dir="$work/pytes
     -k flash_linear_attention || status=$?
 "$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" \
     suites/toy/model suites/toy/engine suites/toy/kernels suites/parity/{tensors,scores,likelihood} suites/docs/test_consoles.py \
+    suites/repository/test_mutation.py \
     -k "not (shows_what_is_printed and ($elsewhere))" "${long[@]/#/--ignore=}" "$@" || status=$?
 if ((${#long[@]})); then
     printf '\n== not run here: %s, and the consoles of the documentation that score; ci/stage_toy.sh runs them\n' "${long[*]}"

@@ -21,6 +21,23 @@ REQUESTED: tuple[Mutant, ...] = (
         Edit(
             SCHEDULER,
             OWNER,
+            "get_num_unfinished_requests",
+            "return num_waiting + num_running",
+            "return num_running",
+        ),
+        name="vllm-loop-overlooks-who-waits",
+        what=(
+            "The scheduler says that it has no requests while some wait and none runs, so that the"
+            " engine's loop asks it for no step."
+        ),
+        anomaly="no-progress",
+        checker="progress",
+        group="D",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
             "update_from_output",
             "request.num_output_placeholders -= num_rejected",
             "pass",

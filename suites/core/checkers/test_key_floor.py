@@ -103,3 +103,50 @@ def test_what_aborted_requests_alone_computed_is_counted_apart() -> None:
         (tally,) = check(parse(text.format(rules="", tokens=13)), [ReuseFloor()]).tallies
         assert tally.reuse is not None
         assert (tally.reuse.aborted, tally.reuse.unkept) == (12, unkept)
+
+
+# --- what a request leaves behind while it runs ---------------------------------------------------
+
+BEHIND = """
+pool 0: 20 pages, null 0
+group 0: sliding block 4 window 4
+rules: alignment 4{more}
+submit r1 a:13
+hit r1 0
+acquire r1 | 1 2 3 4
+"""
+FREES = ", frees-behind"
+LEFT = (
+    "step 1: r1 0..8 | 1 2 3 4\n{then}release r1 | 1\n{kept}publish 0/2 r1:8\npublish 0/3 r1:12\n"
+)
+ON = "step 2: r1 8..13 | 0 2 3 4\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "many"),
+    [
+        ({}, 1),
+        ({"more": ""}, 0),
+        ({"more": f"{FREES}, retention 0 on 0"}, 0),
+        ({"more": f"{FREES}, no-caching"}, 0),
+        ({"then": "publish 0/1 r1:4\n"}, 0),
+        ({"then": "publish 0/1 r1:4\n", "kept": "unpublish 0/1 evict\n"}, 0),
+        ({"kept": "publish 0/1 r1:4\n"}, 0),
+        ({"ends": "abort r1\nrelease r1\n"}, 0),
+        ({"ends": "release r1\npreempt r1\nhit r1 0\nfinish r1\n"}, 0),
+        ({"ends": "reset ok\nfinish r1\nrelease r1\n"}, 0),
+    ],
+)
+def test_a_block_that_left_its_window_is_owed_when_its_request_has_ended(
+    how: dict[str, str], many: int
+) -> None:
+    """It was whole and committed when it went, and the engine thins nothing out. A key that was
+    there by then is enough, whatever became of it.
+    """
+    case = {"more": FREES, "then": "", "kept": "", "ends": ENDS, **how}
+    history = parse((BEHIND + LEFT + ON + case["ends"]).format_map(case))
+    result = check(history, [KeysOwed()])
+    assert result.tallies[0].crashed == ""
+    assert [finding.line for finding in result.findings] == [
+        "request r1 ended; page 1 with its first 4 tokens has no key"
+    ] * many

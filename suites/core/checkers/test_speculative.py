@@ -74,6 +74,14 @@ def test_a_hit_in_front_of_what_was_matched_is_lawful(hit: str) -> None:
     assert judged(ONE + hit).findings == []
 
 
+def test_inside_a_block_the_key_of_the_whole_block_is_enough() -> None:
+    """Hits end at multiples of 2, so 2 tokens are given back of a block that was matched whole."""
+    finer = ONE.replace("alignment 4, eagle-drop 4", "alignment 2, eagle-drop 2")
+    assert judged(finer + "hit r2 8 | 1 2\n").findings == []
+    assert judged(finer + "hit r2 10 | 1 2 3\n").findings == []
+    assert len(judged(finer + "hit r2 12 | 1 2 3\n").findings) == 1
+
+
 def test_what_was_given_back_may_be_evicted_at_once() -> None:
     """The block behind the hit is nobody's, and the request itself may need its page."""
     evicted = "unpublish 0/3 evict @2\nhit r2 8 | 1 2 @2\n"

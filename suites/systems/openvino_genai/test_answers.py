@@ -143,6 +143,29 @@ def test_what_it_restores_is_told_exactly() -> None:
     assert (cached.findings, cold.activity.hits) == ([], 0) and cached.activity.hits >= 6
 
 
+@installed
+@pytest.mark.parametrize("model", ["llama", "lfm2"])
+def test_a_cache_that_forgets_at_once_owes_something_to_who_asks_again(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every answer is right. The fault: the pipeline is built without its prefix cache."""
+    from cachewitness.systems.openvino_genai import pipeline
+
+    header = write(configurations()[0].shape("answers"), "idle", 0).header
+    ops = [op for r in ("a", "b") for op in (Submit(r, "a:200", generate=2), Finish(r))]
+    trace = Trace(header, list[Op](ops))
+    spec = parse(f"openvino-genai:model={model}")
+    assert runs(trace, spec).findings == []
+    build = pipeline.genai.ContinuousBatchingPipeline
+
+    def without_a_cache(model: str, config: Any, *more: Any) -> Any:
+        config.enable_prefix_caching = False
+        return build(model, config, *more)
+
+    monkeypatch.setattr(pipeline.genai, "ContinuousBatchingPipeline", without_a_cache)
+    assert [finding.anomaly for finding in runs(trace, spec).findings] == ["lost-repeat"]
+
+
 @pytest.mark.parametrize("name", [*FINDINGS, RACE])
 def test_findings_are_stored_as_traces_of_a_layout_that_the_engine_takes(name: str) -> None:
     """They can be replayed by name."""

@@ -152,7 +152,9 @@ def test_options_that_vllm_lacks_are_refused(
     options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What only the reference can do, or another release did, is not silently left out."""
-    monkeypatch.setattr("cachewitness.systems.vllm.kind.load", lambda path="": source("0.33.0"))
+    monkeypatch.setattr(
+        "cachewitness.systems.vllm.kind.load", lambda path="", package="": source("0.33.0")
+    )
     with pytest.raises(UsageError, match=message):
         open_engine(TraceHeader("t", HEADER.layout, 40, options=options), {})
 

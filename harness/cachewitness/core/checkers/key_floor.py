@@ -116,8 +116,7 @@ class KeysOwed(Checker):
             if record is None or _is_unkeyed(ledger, record, request):
                 continue
             if not _kept_state(ledger, group, record, request) and not (
-                whole_block(record, group, request)
-                and _can_be_hit(ledger, group, record, request)
+                whole_block(record, group, request) and _can_be_hit(ledger, group, record, request)
             ):
                 continue
             if record.node in ledger.keys.published[group.id]:
@@ -200,15 +199,15 @@ def whole_block(record: PageRecord, group: Group, request: RequestRecord) -> boo
     return sound and stop < len(request.nodes) and request.nodes[stop] == record.node
 
 
-def _kept_state(
-    ledger: Ledger, group: Group, record: PageRecord, request: RequestRecord
-) -> bool:
-    """Whether a page holds a state of a request at a boundary at which the engine says that it
-    stops for one, and which the request had passed.
+def _kept_state(ledger: Ledger, group: Group, record: PageRecord, request: RequestRecord) -> bool:
+    """Whether a page holds a state of a request at the end of a block, at a boundary at which the
+    engine says that it stops for one, and which the request had passed.
+
+    Inside a block the state at the end of a prompt alone is kept; other rules judge that.
     """
     unit = ledger.header.rules.checkpoint_alignment
     stop = record.stop
-    if group.kind != "recurrent" or not record.state or not unit or stop % unit:
+    if group.kind != "recurrent" or not record.state or not unit or stop % group.block_size:
         return False
     sound = record.node != NOTHING and not record.tainted and record.group == group.id
     settled = settled_tokens(ledger, request)

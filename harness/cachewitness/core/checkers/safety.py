@@ -49,6 +49,7 @@ class SafetyLaw(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         request = ledger.requests[event.r]
+        self.opportunities += request.prompt_logprobs
         if event.resume >= len(request.tokens):
             sentence = (
                 f"Let {event.r} have {count(len(request.tokens), 'token')}. The engine stores no"

@@ -57,7 +57,11 @@ class SpeculativeDrop(Checker):
                 continue
             self.opportunities += 1
             beyond = event.resume + min(rules.eagle_drop_tokens, group.block_size)
-            if beyond >= len(nodes) or not _matched(ledger, group, nodes[beyond], event.step):
+            # Where hits end inside a block, the key of a longer part of it matches too.
+            whole = -(-beyond // group.block_size) * group.block_size
+            if not any(
+                _matched(ledger, group, node, event.step) for node in nodes[beyond : whole + 1]
+            ):
                 return (_kept(event, group, beyond),)
         return None
 

@@ -19,7 +19,7 @@ from cachewitness.core.engine_failure import native
 from cachewitness.core.events import Answer, Answering, Ended, Event, Header, Rules
 from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit, TraceHeader
 from cachewitness.engines.answering import declared
-from cachewitness.systems.openvino_genai.settings import NAME, PipelineSettings
+from cachewitness.systems.openvino_genai.settings import KV_BLOCK, NAME, PipelineSettings
 
 VOCABULARY = 256
 """Ids below the special ones."""
@@ -92,7 +92,12 @@ class Pipeline:
         self._pipeline = genai.ContinuousBatchingPipeline(str(model), config, "CPU", FLOAT32)
         self._asked: dict[str, LiveRequest] = {}
         self._count = 0
-        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
+        # A prompt is kept in whole blocks, and of a hybrid as far as a state was; how far that is
+        # the model's weights decide where no multiplier is set, so nothing is declared then.
+        unit = KV_BLOCK * (settings.multiplier if hybrid else 1)
+        repeats = unit + 1 if caching and unit else 0
+        answering = Answering("float32", VOCABULARY, repeats=repeats)
+        rules = Rules(caching=caching, answering=answering)
         self._header = declared(NAME, header, rules, version=genai.__version__)
 
     def describe(self) -> Header:

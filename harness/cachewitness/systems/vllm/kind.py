@@ -168,15 +168,17 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
 
 
 def _source(options: Mapping[str, str]) -> Source:
-    return load(options.get("source", ""), options.get("package", ""))
+    """Import the vLLM that the options name, with the plug-ins that they name and no other."""
+    plugins = allow(options.get("plugins", ""))
+    with blamed(plugins):
+        source = load(options.get("source", ""), options.get("package", ""))
+    start(plugins)
+    return source
 
 
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
-    plugins = allow(options.get("plugins", ""))
-    with blamed(plugins):
-        source = _source(options)
-    start(plugins)
+    source = _source(options)
     asked = read_options(header, source)
     full = options["key_events"] == "full"
     sized = options.get("sized", "")

@@ -36,6 +36,7 @@ from cachewitness.systems.vllm.build import fill
 from cachewitness.systems.vllm.clock import Clock, late
 from cachewitness.systems.vllm.drafts import NO_TOKEN, Flight, Flights
 from cachewitness.systems.vllm.engine_config import most_drafts
+from cachewitness.systems.vllm.engine_loop import EngineLoop
 from cachewitness.systems.vllm.grammars import Grammars
 from cachewitness.systems.vllm.prefill_checkpoints import PrefillCheckpoints, net
 from cachewitness.systems.vllm.sessions import Sessions
@@ -94,6 +95,7 @@ class RealScheduler(Driven):
         """
         self._ran = 0
         """The step that has run last."""
+        self._loop = EngineLoop(source, scheduler)
         self._schedule = clock.inside(late(scheduler, "schedule"))
         self._update = clock.inside(late(scheduler, "update_from_output"))
         self._add_request = clock.inside(late(scheduler, "add_request"))
@@ -230,7 +232,7 @@ class RealScheduler(Driven):
         scheduler.max_num_scheduled_tokens = min(
             max(step.budget, self._least) if step.budget else limit, limit
         )
-        output = self._schedule()
+        output = self._loop.step() or self._schedule()
         scheduler.max_num_scheduled_tokens = limit
         starts = self.worker.update(output)
         counts = output.num_scheduled_tokens

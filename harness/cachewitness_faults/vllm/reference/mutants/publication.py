@@ -219,6 +219,54 @@ def answers_not_keyed(engine: Driver) -> None:
 
 
 @mutant(
+    name="chunk-states-not-keyed",
+    mirrors="vllm-project/vllm#45845 (sparse states, here where all boundaries are declared)",
+    anomaly="key-owed",
+    checker="keys",
+    group="N",
+    engines=REFERENCE,
+)
+def chunk_states_not_keyed(engine: Driver) -> None:
+    """Of a prompt that is computed in chunks the state in front of its end alone gets a key, and
+    those behind the other chunks go without.
+    """
+
+    def plant(manager: Any) -> None:
+        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
+            last = (request.num_prompt_tokens - 1) // manager.block_size * manager.block_size
+            return original(request, num_tokens, replay) if num_tokens >= last else []
+
+        wrap(manager, "cache_blocks", cache_blocks)
+
+    for manager in groups(engine, "Mamba"):
+        plant(manager)
+
+
+@mutant(
+    name="window-blocks-keyed-with-the-prompt",
+    mirrors="vllm-project/vllm#44082 (of a window what is needed for a hit is not kept)",
+    anomaly="key-owed",
+    checker="keys",
+    group="N",
+    engines=REFERENCE,
+)
+def window_blocks_keyed_with_the_prompt(engine: Driver) -> None:
+    """A window's blocks get their keys when the prompt is complete, and those that it has left by
+    then never do.
+    """
+
+    def plant(manager: Any) -> None:
+        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
+            complete = num_tokens >= request.num_prompt_tokens
+            return original(request, num_tokens, replay) if complete else []
+
+        wrap(manager, "cache_blocks", cache_blocks)
+
+    for manager in groups(engine, "SlidingWindow"):
+        plant(manager)
+
+
+@mutant(
     name="second-of-two-not-keyed",
     mirrors="sgl-project/sglang#34870 (what is inserted is taken for a duplicate)",
     anomaly="key-owed",
