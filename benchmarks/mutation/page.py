@@ -20,6 +20,8 @@ from cachewitness._util import pages
 
 KILLED = ("rule", "lock-step", "died", "hung", "test")
 NOT_RUN = ("not entered", "not replaced")
+AIM, AIM_OF_RULES = 0.8, 0.7
+"""Shares of the mutants that change a decision that are to be killed here, and by rules."""
 CLASSES = ("no effect", "not entered", "not drawn", "no rule")
 """Why a mutant survives. It changes nothing that anybody could see; nothing enters it; what is
 drawn does not have the state in which it matters; or it does, and no rule says so."""
@@ -97,6 +99,7 @@ def page(
             "theirs": sum(one.theirs.seconds for one in usable),
         },
         cut=_cut(usable),
+        aim=_is_met(usable),
         head=[*HEAD, *HEAD_OF_THEIRS],
         files=_by_file(usable),
         operators=_by(usable, lambda one: f"`{one.mutant.operator}`"),
@@ -110,6 +113,18 @@ def page(
         elsewhere=elsewhere,
         variants=VARIANTS,
     )
+
+
+def _is_met(some: Sequence[Both]) -> bool:
+    """Whether enough mutants are killed here: of those that change a decision, by rules, and beside
+    the engine's own tests.
+    """
+    deciding = [one for one in some if one.decides]
+    rules = sum(one.ours.outcome == "rule" for one in deciding)
+    we = sum(one.we for one in deciding)
+    cheaper = sum(one.ours.seconds for one in some) < sum(one.theirs.seconds for one in some)
+    enough = we >= AIM * len(deciding) and rules >= AIM_OF_RULES * len(deciding)
+    return enough and cheaper and we > sum(one.they for one in deciding)
 
 
 def _counts(some: Iterable[Both]) -> dict[str, int]:

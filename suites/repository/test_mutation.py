@@ -338,6 +338,7 @@ def test_the_page_has_both_sides(tmp_path: Path) -> None:
     assert "| of the 3 that change a decision | 67 % | 67 % |" in text
     assert "| killed by this side alone | 1 | 1 |" in text
     assert "1 × stale-hit (lookup)" in text
+    assert "it is not met" in " ".join(text.split())
 
 
 def test_every_survivor_has_a_reason_of_a_known_class() -> None:
