@@ -48,7 +48,8 @@ status=0
 PYTHONPATH="$venv/fla" "$venv/bin/python" -m pytest -q -o cache_dir="$work/pytest" suites/toy/kernels/test_recurrences.py \
     -k flash_linear_attention || status=$?
 "$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" \
-    suites/toy/model suites/toy/engine suites/toy/kernels suites/parity/tensors suites/parity/scores suites/docs/test_consoles.py suites/repository/test_mutation.py \
+    suites/toy/model suites/toy/engine suites/toy/kernels suites/parity/{tensors,scores,likelihood} suites/docs/test_consoles.py \
+    suites/repository/test_mutation.py \
     -k "not (shows_what_is_printed and ($elsewhere))" "${long[@]/#/--ignore=}" "$@" || status=$?
 if ((${#long[@]})); then
     printf '\n== not run here: %s, and the consoles of the documentation that score; ci/stage_toy.sh runs them\n' "${long[*]}"

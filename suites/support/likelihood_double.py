@@ -26,6 +26,8 @@ from cachewitness.parity.likelihood.asking import Served
 WINDOW, BLOCK, VOCABULARY = 64, 16, 24
 IDS = 997
 FULL, RECENT, NOISE = 16.0, 1.5, 0.03
+KEPT = 20
+"""Prompts that are kept under one salt."""
 NOTHING = -1
 """The entry of a block that was lost."""
 Form = Literal["llama.cpp", "vllm", "texts"]
@@ -121,6 +123,7 @@ class Double:
         found = max((alike(prompt, one) for one in kept), default=0)
         if self._heeds == "cache_prompt":
             kept.clear()
+        del kept[:-KEPT]
         kept.append(prompt)
         if cold or self._inert or not self._caching:
             return 0

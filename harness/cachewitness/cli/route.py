@@ -225,7 +225,8 @@ def _print_summary(report: Report, make: object, spec: EngineSpec, asked: Asked)
     out = terminal.console()
     counts = "counts pages" if getattr(make, "counts", False) else "does not count pages"
     groups = "all groups" if getattr(make, "all_groups", False) else "full attention alone"
-    output.echo(printable(f"router {asked.router}: it {counts} and looks at {groups}"))
+    output.echo(printable(f"router {asked.router}"))
+    output.echo(f"it {counts} and looks at {groups}")
     output.echo(printable(f"fleet of {asked.workers} workers, engine {spec.text}"))
     output.echo("")
     table = new_table(

@@ -31,7 +31,7 @@ class SpeculativeDrop(Checker):
         " than the request resumes at"
     )
     anomalies = (KEPT,)
-    lacks = "a hit of a look-up that gives tokens back"
+    lacks = "a look-up that gives tokens back"
 
     def not_applicable(self, header: Header) -> str:
         if own := super().not_applicable(header):
@@ -48,14 +48,15 @@ class SpeculativeDrop(Checker):
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Look for the keys of what was given back, whatever became of what they name."""
         rules = ledger.header.rules
-        drops = event.tier == "local" or rules.tier is None or rules.tier.drops
-        if not event.resume or not drops:
+        if event.tier != "local" and rules.tier is not None and not rules.tier.drops:
             return None
         nodes = ledger.requests[event.r].nodes
         for group in ledger.local:
             if group.id not in (rules.eagle_groups or (group.id,)) or not _matched_whole(group):
                 continue
             self.opportunities += 1
+            if not event.resume:  # it keeps nothing
+                continue
             beyond = event.resume + min(rules.eagle_drop_tokens, group.block_size)
             # Where hits end inside a block, the key of a longer part of it matches too.
             whole = -(-beyond // group.block_size) * group.block_size
