@@ -61,6 +61,8 @@ class Progress(Checker):
         engine declares that it gives requests up for want of room."""
         self._gave_back: list[set[str]] = [set(), set()]
         """Who gave pages back since the last two steps began, where the engine so declares."""
+        self._hopeless = -1
+        """The step in which the engine gave up a request that the pools can never hold."""
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
         self._generous: Generous | None = None
@@ -236,6 +238,8 @@ class Progress(Checker):
         most = ledger.header.rules.max_prompt
         prompt = request.prompt_tokens
         reserved = ledger.header.rules.reserved_pages
+        if not capacity.fits_alone(ledger, event.r, reserved):
+            self._hopeless = event.step
         if most and prompt > most:
             # A token more is what suites try on purpose, so that it says nothing of the limit.
             if prompt > most + 1 and capacity.fits_beyond_doubt(ledger, event.r, reserved):
@@ -243,7 +247,7 @@ class Progress(Checker):
             return None
         if not capacity.fits_alone(ledger, event.r, reserved):
             return None
-        if ledger.header.rules.engine_aborts and not self._had_room(ledger, event.r):
+        if ledger.header.rules.engine_aborts and not self._had_room_for_all(ledger, event):
             self.excused["engine_aborts"] += 1
             return None
         # An engine may refuse a prompt longer than it declares; any other one that fits is owed an
@@ -260,6 +264,15 @@ class Progress(Checker):
             " fits the pool"
         )
         return (Finding(anomaly="no-progress", r=event.r, sentence=sentence, line=line),)
+
+    def _had_room_for_all(self, ledger: Ledger, event: Aborted | Finished) -> bool:
+        """Whether there was room beside the others, none of whom the pools can never hold: such an
+        engine gives up everybody who waits behind one of those.
+        """
+        hopeless = self._hopeless == event.step or not all(
+            other == event.r or capacity.fits_alone(ledger, other) for other in ledger.requests.live
+        )
+        return not hopeless and self._had_room(ledger, event.r)
 
     def _had_room(self, ledger: Ledger, r: str) -> bool:
         """Whether the whole of a request would have fitted beside all that was held since the last
