@@ -39,6 +39,8 @@ def forked(work: Callable[[Say], None], seconds: float) -> Forked:
     read, write = os.pipe()
     child = os.fork()
     if not child:
+        # Whoever forks may have handlers of its own; one that ends this process must end it.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.close(read)
         _work(work, write, seconds)
     os.close(write)

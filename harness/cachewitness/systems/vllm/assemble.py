@@ -199,7 +199,9 @@ def described_by(
     """Return what vLLM declares; the block of a ring is as long as the model. `windows` are
     those over answers, by group.
     """
-    described = describe(header, "vllm", source.version, rules, options)
+    described = describe(
+        header, "vllm", source.version, rules, options, further=["prompt_logprobs"]
+    )
     length = options.max_model_len
     pairs = zip(described.groups, header.layout.groups, strict=True)
     groups = [

@@ -43,11 +43,14 @@ def describe(
     rules: Rules,
     options: Options | None = None,
     eviction: Eviction | None = LRU,
+    *,
+    further: Collection[str] = (),
 ) -> Header:
     """Return the history header of an engine of vLLM's shape: one pool that all groups alias, page
     0 the null block.
 
-    `options` say how recurrent groups are run, in mode `align` if they are left out.
+    `options` say how recurrent groups are run, in mode `align` if they are left out. `further` are
+    capabilities beside those of every engine of this shape, such as `prompt_logprobs`.
     """
     options = options or Options()
     kinds = {group.kind for group in trace.layout.groups}
@@ -62,7 +65,7 @@ def describe(
         pools=[Pool(id=POOL, pages=trace.pages, null=[0], eviction=eviction)],
         groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,
-        capabilities=[*CAPABILITIES, "prompt_logprobs", "withdraw"],
+        capabilities=[*CAPABILITIES, "withdraw", *further],
         not_applicable=not_applicable,
         engine_version=engine_version,
         trace=trace.name,

@@ -298,11 +298,8 @@ def assemble(
     tier = TierRules(lmcache.chunk_size, together=len(lmcache.server.groups.object_groups) == 1)
     rules = msgspec.structs.replace(reference_vllm.rules(header, config), tier=tier)
     queue = reference_vllm.FREE_LISTS[options_of(config).free_list]
-    described = describe(header, name, own.release, rules, config.options, queue)
-    if own.engines > 1:
-        described = msgspec.structs.replace(
-            described, capabilities=sorted([*described.capabilities, "kernels"])
-        )
+    further = ["prompt_logprobs", *(["kernels"] if own.engines > 1 else [])]
+    described = describe(header, name, own.release, rules, config.options, queue, further=further)
     manager = observable_manager(config)
     if not config.options.enable_caching:
         return Driver(described, SchedulerAdapter(config, ObservedManager(manager), new_request))

@@ -149,8 +149,10 @@ def assemble(
         )
 
     queue = FREE_LISTS[options_of(config).free_list]
+    release = config.options.release
+    declared = rules(header, config)
     described = describe(
-        header, name, config.options.release, rules(header, config), config.options, queue
+        header, name, release, declared, config.options, queue, further=["prompt_logprobs"]
     )
     observed = ObservedManager(manager)
     if header.level == "scheduler":
