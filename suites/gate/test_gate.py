@@ -424,7 +424,8 @@ def test_the_gate_says_in_one_line_what_it_covered(red: Gated) -> None:
     (line,) = re.findall(r"^.*\bcovered:? (.*)$", red.out, re.MULTILINE)
     assert re.fullmatch(
         r"1 suite, \d+ traces, [\d,]+ operations, [\d,]+ hits in [\d,]+ look-ups;"
-        r" at most [^;]+; not run: invariants: traces that need prompt_logprobs(; \d+ of [\d,]+ requests aborted by the engine)?",
+        r" at most [^;]+; not run: invariants: traces that need prompt_logprobs"
+        r"(; \d+ of [\d,]+ requests aborted by the engine)?",
         line,
     )
 
