@@ -178,9 +178,9 @@ def test_a_run_in_which_no_suite_applies_is_not_a_pass(
     nothing.
     """
 
-    def describe(*args: Any) -> Header:
+    def describe(*args: Any, **named: Any) -> Header:
         return msgspec.structs.replace(
-            plain(*args), not_applicable={"differential": "of another release"}
+            plain(*args, **named), not_applicable={"differential": "of another release"}
         )
 
     plain = vllm_header.describe
