@@ -105,8 +105,11 @@ def rules_of(
         reserved_pages=int(options.watermark * header.pages),
         drafts=options.num_speculative_tokens,
         frees_behind=True,
+        # States that are saved within a chunk are no reason to end it.
         checkpoint_alignment=(
-            0 if source.is_before(STOPS_AT) else checkpoint_alignment(header, options, alignment)
+            0
+            if source.is_before(STOPS_AT) or header.options.get("prefill_checkpoints")
+            else checkpoint_alignment(header, options, alignment)
         ),
         eagle_groups=_eagle_groups(core) if options.eagle_groups else [],
         key_events=key_events(header, sizes[1]) if tells_routers(source, options) else None,
