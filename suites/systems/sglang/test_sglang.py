@@ -26,8 +26,10 @@ from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.systems.sglang import source
 from cachewitness.systems.sglang.configurations import configurations
+from cachewitness.systems.sglang.declared import CAPABILITIES
 from cachewitness.systems.sglang.options import read
 from cachewitness.systems.sglang.room import Room
+from cachewitness.workloads.capabilities import lacking
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
@@ -60,12 +62,8 @@ def unlisted(result: Result) -> list[str]:
 
 
 def takes(trace: Trace) -> bool:
-    """Whether the engine takes everything that a trace asks for: no images, and nobody
-    withdrawn.
-    """
-    return "withdraw" not in trace.header.needs and not any(
-        isinstance(op, Submit) and op.media for op in trace.ops
-    )
+    """Whether the engine takes everything that a trace asks for."""
+    return not lacking(trace, CAPABILITIES)
 
 
 def random_traces(configuration: Configuration) -> list[Trace]:
