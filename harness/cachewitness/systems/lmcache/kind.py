@@ -111,7 +111,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     )
     server = driver.adapter.connector.lmcache.server
     free = server.pads or setting.workers > 1
-    declared = _declared(driver.header, release, pads=free, lost=setting.lost > 0)
+    stores = keeps and not setting.lost
+    declared = _declared(driver.header, release, pads=free, stores=stores)
     engine = Served(declared, driver.adapter, server)
     engine.device = device
     return engine
@@ -158,12 +159,13 @@ def _configuration(layout: Layout, tier_pages: int, **options: Any) -> Configura
     return Configuration(layout, {"tier_pages": tier_pages, **options}, "lmcache")
 
 
-def _declared(header: Header, release: str, *, pads: bool, lost: bool) -> Header:
+def _declared(header: Header, release: str, *, pads: bool, stores: bool) -> Header:
     """Return the header less what LMCache is not told. Where objects are padded no page says
-    when memory runs short; nor is a store owed then, or where some are lost on purpose.
+    when memory runs short; nor is a store owed then, or where not all is stored (`stores`): objects
+    are lost on purpose, or a control stores none.
     """
     rules = header.rules
-    if pads or lost:
+    if pads or not stores:
         rules = msgspec.structs.replace(rules, stores=None)
     capabilities = [name for name in header.capabilities if name not in WITHOUT]
     pools = [
