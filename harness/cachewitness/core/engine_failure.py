@@ -66,7 +66,7 @@ def describe_error(error: BaseException) -> str:
     """Return an exception in one line: its class, the first line of its message, and where it
     was raised.
     """
-    lines = str(error).strip().splitlines()
+    lines = _message(error).strip().splitlines()
     description = printable(
         f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     )
@@ -76,6 +76,14 @@ def describe_error(error: BaseException) -> str:
         if code
         else description
     )
+
+
+def _message(error: BaseException) -> str:
+    """Return what an exception says; nothing if it raises when it is asked."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def of_ours(error: Exception, engine: Any) -> bool:

@@ -5,6 +5,7 @@ a router says that it leaves out is not held against it.
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,97 @@ def test_a_router_that_raises_is_found_and_its_trace_shrunk() -> None:
     assert failure.finding.anomaly == "router-raised"
     assert "KeyError" in failure.finding.line
     assert len([op for op in failure.shrunk.ops if isinstance(op, Submit)]) == 1
+
+
+class Ends(reference.Router):
+    """Ends the process where it is asked, as a program does that gives up."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        sys.exit(0)
+
+
+class EndsAtOnce(reference.Router):
+    """Ends the process as soon as it is made."""
+
+    def __init__(self, *_: Any) -> None:
+        sys.exit(0)
+
+
+class EndsAtAMessage(reference.Router):
+    """Ends the process where events come."""
+
+    def take(self, worker: int, number: int, events: Any) -> None:
+        sys.exit(0)
+
+
+class AnswersText(reference.Router):
+    """Foresees text."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> Any:
+        return {0: "16"}
+
+
+class AnswersFractions(reference.Router):
+    """Foresees half a token."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> Any:
+        return {0: 0.5}
+
+
+class Speechless(Exception):
+    """An error whose text is an error."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class RaisesWhatSaysNothing(reference.Router):
+    """Raises an error that cannot be printed."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        raise Speechless
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Ends, EndsAtOnce, EndsAtAMessage, AnswersText, AnswersFractions, RaisesWhatSaysNothing],
+)
+def test_whatever_a_router_raises_or_answers_is_its_own_fault(make: Any) -> None:
+    """It ends neither the command nor the judgement, and no fault of ours is made of it."""
+    report = run(make, planned(("full",), traces=1))
+    (failure,) = report.failures
+    assert failure.finding.anomaly == "router-raised"
+    assert report.exit_code == 1
+
+
+class EmptiesWhatItIsGiven(reference.Router):
+    """Takes its arguments apart, as a program may that was written for its own copies."""
+
+    def take(self, worker: int, number: int, events: Any) -> None:
+        super().take(worker, number, events)
+        events.clear()
+        for _, message in self.replay(worker, 0):
+            for event in message:
+                event.clear()
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        tokens.clear()
+        return {}
+
+
+def test_what_a_router_is_given_is_not_what_it_is_judged_by() -> None:
+    """A prompt without tokens would owe nothing."""
+    report = run(EmptiesWhatItIsGiven, planned(("full",), traces=2))
+    assert [failure.finding.anomaly for failure in report.failures] == ["missed-prefix"]
+
+
+def test_a_module_that_ends_the_process_is_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gives_up_at_once.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["route", "--router", "gives_up_at_once:Router"]) == 4
+    assert "ends the process that imports it" in capsys.readouterr().err
 
 
 def test_the_reference_router_is_short() -> None:

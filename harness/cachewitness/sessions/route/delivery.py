@@ -7,6 +7,7 @@ Places are counted in messages, so they mean the same in a trace that was made s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from cachewitness._util.errors import UsageError
@@ -70,7 +71,11 @@ class Channel:
 
     def replay(self, first: int) -> list[tuple[int, Message]]:
         """Return the messages from a number on, with their numbers."""
-        return list(enumerate(self.log))[first:]
+        return [(number, self.message(number)) for number in range(len(self.log))[first:]]
+
+    def message(self, number: int) -> Message:
+        """Return a copy of a message, as one that came over a wire: the router's to change."""
+        return deepcopy(self.log[number])
 
     def _with_media(self, events: Sequence[dict[str, Any]]) -> Message:
         """Return the events with those of a copy on another medium: what is stored is told of there

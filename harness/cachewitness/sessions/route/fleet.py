@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import index as whole
 from typing import Any
 
 from msgspec.structs import replace
 
+from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.key_events import KeyEventsTrue
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
@@ -187,6 +189,7 @@ class Fleet:
     def __init__(self, spec: EngineSpec, trace: Trace, make: Make, workers: int, how: str) -> None:
         self._spec = spec
         self._trace = trace
+        self._make = make
         self._texts = Vocabulary()
         self._starts = 0
         self._names: Shared | None = None if how == "seeds" else {}
@@ -194,11 +197,6 @@ class Fleet:
         self.workers = [self._start(how) for _ in range(workers)]
         self._router: Router | None = None
         self.course.why_not = unjudged(self.workers[0].header)
-        if not self.course.why_not:
-            groups = groups_of(self.workers[0].header.local_groups())
-            self._router = make(
-                groups, lambda worker, first: self.workers[worker].channel.replay(first)
-            )
 
     def _start(self, how: str) -> Worker:
         self._starts += 1
@@ -208,6 +206,8 @@ class Fleet:
     def run(self) -> Course:
         """Run the trace, or as far as it can be judged."""
         try:
+            if not self.course.why_not:
+                self._build()
             for index, op in enumerate(self._trace.ops):
                 if self.course.why_not or self.course.findings:
                     break
@@ -218,6 +218,17 @@ class Fleet:
         for routed in self.course.routed:
             self._note_hit(routed)
         return self.course
+
+    def _build(self) -> None:
+        groups = groups_of(self.workers[0].header.local_groups())
+        try:
+            self._router = self._make(
+                groups, lambda worker, first: self.workers[worker].channel.replay(first)
+            )
+        except UsageError:
+            raise  # What a router lacks of this machine or its options is the user's to mend.
+        except (Exception, SystemExit) as error:
+            self._raised("be built for these cache groups", error, 0)
 
     def _apply(self, op: Op | None, index: int) -> None:
         if op is None:
@@ -270,11 +281,11 @@ class Fleet:
     def _tell(self, number: int, message: int, index: int) -> None:
         assert self._router is not None
         try:
-            self._router.take(number, message, self.workers[number].channel.log[message])
-        except Exception as error:
+            self._router.take(number, message, self.workers[number].channel.message(message))
+        except (Exception, SystemExit) as error:
             self._raised(f"take in message {message} of worker {number}", error, index)
 
-    def _raised(self, what: str, error: Exception, index: int, r: str = "") -> None:
+    def _raised(self, what: str, error: BaseException, index: int, r: str = "") -> None:
         self._find(
             RAISED,
             f"Let a router {what}, which every router must bear; however it raises"
@@ -298,12 +309,13 @@ class Fleet:
         assert self._router is not None
         tokens = self._texts.tokens(op.prompt)
         try:
-            answer = dict(self._router.foresee(tokens, op.salt, op.adapter))
-        except Exception as error:
+            # It gets a list of its own: what is judged must not be the router's to change.
+            answer = dict(self._router.foresee([*tokens], op.salt, op.adapter))
+            foreseen = [whole(answer.get(number, 0)) for number in range(len(self.workers))]
+        except (Exception, SystemExit) as error:
             self._raised(f"be asked of {op.r}", error, index, op.r)
             return -1
         every = [worker.bounds(op, tokens, self._router) for worker in self.workers]
-        foreseen = [int(answer.get(number, 0)) for number in range(len(self.workers))]
         settled = [not (worker.unsettled or worker.channel.behind) for worker in self.workers]
         for number, allowed in enumerate(every):
             if settled[number]:

@@ -7,13 +7,11 @@ block, and whether it looks at all groups.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from cachewitness._util.errors import UsageError
+from cachewitness._util.imports import imported
 
 WireEvent = Mapping[str, Any]
 Replay = Callable[[int, int], Iterable[tuple[int, Sequence[WireEvent]]]]
@@ -50,10 +48,8 @@ def load(name: str) -> Make:
     module, colon, attribute = name.partition(":")
     if not module or not colon or not attribute:
         raise UsageError(f"--router: {name!r} is not of the form module:Class")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
     try:
-        made = getattr(importlib.import_module(module), attribute)
+        made = getattr(imported(module), attribute)
     except Exception as error:
         raise UsageError(
             f"--router: {name} cannot be imported ({type(error).__name__}: {error})"

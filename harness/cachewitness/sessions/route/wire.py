@@ -9,7 +9,7 @@ Source: vLLM 0.33.0, `distributed/kv_events.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cachewitness.core.events import (
@@ -78,21 +78,21 @@ class Texts:
 
     def shared(self, tokens: Sequence[int]) -> list[int]:
         """Return a worker's tokens as the fleet's."""
-        known = self._shared
-        size = SEGMENT_TOKENS_MAX
-        return [
-            known.get(token // size, _UNHEARD + token // size) * size + token % size
-            for token in tokens
-        ]
+        return _renumbered(tokens, self._shared)
 
     def own(self, tokens: Sequence[int]) -> list[int]:
         """Return the fleet's tokens as a worker's."""
-        known = self._own
-        size = SEGMENT_TOKENS_MAX
-        return [
-            known.get(token // size, _UNHEARD + token // size) * size + token % size
-            for token in tokens
-        ]
+        return _renumbered(tokens, self._own)
+
+
+def _renumbered(tokens: Sequence[int], known: Mapping[int, int]) -> list[int]:
+    """Return tokens whose texts have other numbers; those of a text that nobody has told of stay
+    apart from all others.
+    """
+    size = SEGMENT_TOKENS_MAX
+    return [
+        known.get(token // size, _UNHEARD + token // size) * size + token % size for token in tokens
+    ]
 
 
 Shared = dict[tuple[str, str, tuple[int, ...]], int]

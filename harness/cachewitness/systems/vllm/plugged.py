@@ -13,13 +13,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any
 
+from cachewitness._util import imports
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.names import nearest
 
@@ -37,8 +36,9 @@ def allow(text: str) -> list[str]:
     """
     names = [name for name in text.split("+") if name]
     os.environ[ALLOWED] = ",".join(names)
+    installed = _installed() if names else {}
     for name in names:
-        if name not in (installed := _installed()):
+        if name not in installed:
             raise UsageError(
                 f"--engine vllm:plugins={text}: no plug-in is called"
                 f" {name!r}{nearest(name, installed)}"
@@ -74,7 +74,7 @@ def start(names: Sequence[str]) -> None:
     for name in names:
         try:
             installed[name].load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(
                 f"{where}: plug-in {name!r} ({installed[name].value}) cannot be imported:"
                 f" {_reason(error)}"
@@ -83,7 +83,7 @@ def start(names: Sequence[str]) -> None:
         return
     try:
         importlib.import_module("vllm.plugins").load_general_plugins()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{where}: a plug-in failed when vLLM called it: {_reason(error)}"
         ) from None
@@ -102,10 +102,8 @@ def imported(option: str, name: str) -> Any:
     where = f"--engine vllm:{option}={name}"
     if not (module and colon and attribute):
         raise UsageError(f"{where}: write module:Class")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
     try:
-        found = importlib.import_module(module)
+        found = imports.imported(module)
     except Exception as error:
         raise UsageError(f"{where}: {module} cannot be imported: {_reason(error)}") from None
     if not isinstance(kind := getattr(found, attribute, None), type):
@@ -124,6 +122,6 @@ def settings(option: str, text: str) -> dict[str, Any]:
     return read
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
