@@ -9,17 +9,15 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.mutation.cases import Case, Clean, Judged, clean, judge
-from benchmarks.mutation.forked import Forked, Say, end_after, forked
+from benchmarks.mutation.forked import Forked, Say
 from benchmarks.mutation.kept import Side, append, once, rows
-from benchmarks.mutation.mutants import Mutant, code_of
+from benchmarks.mutation.mutants import Mutant
 from benchmarks.mutation.plant import Planted
+from benchmarks.mutation.trial import AT_STATEMENT, NOT_REPLACED, chosen, end_late, tried
 
 BUDGET = 2.0
 """Of the cases that enter a function those are run that come first, until they take so many CPU
 seconds on the engine as it is."""
-SPARE, TIMES = 1.5, 4
-"""A case may take so many CPU seconds, and so many times what it takes on the engine as it is,
-before the mutant counts as hung."""
 
 
 def measure(cases: Sequence[Case], mutants: Sequence[Mutant], folder: Path, kept: Path) -> None:
@@ -50,54 +48,28 @@ def _warm(cases: Sequence[Case], known: Sequence[Clean]) -> list[tuple[Case, Cle
     return pool
 
 
-def chosen(
-    pool: Sequence[tuple[Case, Clean]], mutant: Mutant
-) -> tuple[list[tuple[Case, Clean]], int]:
-    """Return the cases that a mutant is run on, and how many enter its function."""
-    entering = [one for one in pool if mutant.place in one[1].places]
-    spent = 0.0
-    taken: list[tuple[Case, Clean]] = []
-    for case, known in entering:
-        if spent >= BUDGET:
-            break
-        taken.append((case, known))
-        spent += known.seconds
-    return taken, len(entering)
-
-
 def _judged(
     mutant: Mutant, pool: Sequence[tuple[Case, Clean]], planted: Planted, folder: Path
 ) -> Side:
-    taken, entering = chosen(pool, mutant)
+    taken, seconds, entering = chosen(pool, mutant, BUDGET)
     if not taken:
         return Side(mutant.number, "not entered")
-    code = code_of(mutant, folder)
 
     def work(say: Say) -> None:
-        reached: list[bool] = []
-
-        def reach() -> None:
-            if not reached:
-                reached.append(True)
-                say("reached")
-
-        if not planted.replace(mutant.place, code, reach):
-            say("not replaced")
-            return
         for case, usual in taken:
-            end_after(SPARE + TIMES * usual.seconds)
+            end_late(usual.seconds)
             judged = judge(case)
             say(msgspec.to_builtins(judged))
             if judged.finding or judged.stopped:
                 return
 
-    seconds = SPARE + TIMES * sum(known.seconds for _, known in taken)
-    return side(mutant.number, forked(work, seconds), [known for _, known in taken], entering)
+    ended = tried(mutant, planted, folder, seconds, work)
+    return side(mutant.number, ended, [known for _, known in taken], entering)
 
 
 def side(number: int, run: Forked, known: Sequence[Clean], entering: int) -> Side:
     """Return what a fork's answers come to."""
-    if "not replaced" in run.sent:
+    if NOT_REPLACED in run.sent:
         return Side(number, "not replaced", entering=entering)
     judged = [msgspec.convert(one, Judged) for one in run.sent if isinstance(one, dict)]
     outcome, by = _verdict(judged, run.ended)
@@ -109,7 +81,7 @@ def side(number: int, run: Forked, known: Sequence[Clean], entering: int) -> Sid
         number,
         outcome,
         by,
-        reached="reached" in run.sent,
+        reached=AT_STATEMENT in run.sent,
         differs=outcome != "alive" or changed,
         ran=len(judged),
         entering=entering,

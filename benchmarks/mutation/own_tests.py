@@ -16,17 +16,15 @@ import pytest
 
 from benchmarks.mutation.forked import Say, end_after, forked
 from benchmarks.mutation.kept import Side, append, rows
-from benchmarks.mutation.mutants import Mutant, code_of
+from benchmarks.mutation.mutants import Mutant
 from benchmarks.mutation.plant import Planted, entered
 from benchmarks.mutation.source import Place
+from benchmarks.mutation.trial import AT_STATEMENT, NOT_REPLACED, chosen, end_late, tried
 from benchmarks.vllm_tests import reason
 
 BUDGET = 8.0
 """Of the tests that enter a function those are run that are the shortest, until they take so many
 CPU seconds on the engine as it is."""
-SPARE, TIMES = 1.5, 4
-"""A test may take so many CPU seconds, and so many times what it takes on the engine as it is,
-before the mutant counts as hung."""
 TEST_SECONDS = 4.0
 """A test that takes more on the engine as it is, its functions noted, is not run for mutants."""
 VARIANTS = 3
@@ -153,55 +151,27 @@ def run(tests: Sequence[pytest.Item], number: int) -> str:
     return noted.text
 
 
-def chosen(
-    pool: Sequence[tuple[pytest.Item, CleanTest]], mutant: Mutant
-) -> tuple[list[tuple[pytest.Item, CleanTest]], float, int]:
-    """Return the tests that a mutant is run under, their seconds on the engine as it is, and how
-    many enter its function.
-    """
-    entering = [one for one in pool if mutant.place in one[1].places]
-    spent = 0.0
-    taken: list[tuple[pytest.Item, CleanTest]] = []
-    for item, known in entering:
-        if spent >= BUDGET:
-            break
-        taken.append((item, known))
-        spent += known.seconds
-    return taken, spent, len(entering)
-
-
 def _judged(
     mutant: Mutant,
     pool: Sequence[tuple[pytest.Item, CleanTest]],
     planted: Planted,
     folder: Path,
 ) -> Side:
-    taken, spent, entering = chosen(pool, mutant)
+    taken, seconds, entering = chosen(pool, mutant, BUDGET)
     tests = [test for test, _ in taken]
     if not tests:
         return Side(mutant.number, "not entered")
-    code = code_of(mutant, folder)
 
     def work(say: Say) -> None:
-        reached: list[bool] = []
-
-        def reach() -> None:
-            if not reached:
-                reached.append(True)
-                say("reached")
-
-        if not planted.replace(mutant.place, code, reach):
-            say("not replaced")
-            return
         for number, (test, usual) in enumerate(taken):
-            end_after(SPARE + TIMES * usual.seconds)
+            end_late(usual.seconds)
             outcome = run(tests, number)
             say([test.nodeid, outcome])
             if outcome != "passed":
                 return
 
-    ended = forked(work, SPARE + TIMES * spent)
-    if "not replaced" in ended.sent:
+    ended = tried(mutant, planted, folder, seconds, work)
+    if NOT_REPLACED in ended.sent:
         return Side(mutant.number, "not replaced", entering=entering)
     ran = [one for one in ended.sent if isinstance(one, list)]
     outcome, by = _verdict(ran, ended.ended)
@@ -209,7 +179,7 @@ def _judged(
         mutant.number,
         outcome,
         by,
-        reached="reached" in ended.sent,
+        reached=AT_STATEMENT in ended.sent,
         differs=outcome != "alive",
         ran=len(ran),
         entering=entering,
