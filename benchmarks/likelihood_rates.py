@@ -14,21 +14,18 @@ Needs numpy and scipy, which lm-eval brings along.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import sections
+from benchmarks import rates
 from cachewitness._util import pages
 from cachewitness.parity.likelihood.statistics import Pair
 from cachewitness.parity.likelihood.verdict import Judged, Rules, decide
 
-RUNS = 20_000
 COST = 0.05
 """Nats that a token costs by the square of a move of 1 nat."""
 TITLE = "## How often likelihoods err"
@@ -126,20 +123,18 @@ noise at 30 questions may pass in less than 1 % of the runs:"""
 
 
 def _table(worlds: list[World], runs: int) -> str:
-    lines = [
+    head = [
         "| questions | prefixes | spread | times | arms | world | pass % | fail % | unknown % |",
         "|--:|--:|--:|--:|--:|---|--:|--:|--:|",
     ]
-    for seed, world in enumerate(worlds):
-        found = simulate(world, runs, seed)
-        rates = " | ".join(f"{100 * found[key] / runs:.2f}" for key in ("pass", "fail", "unknown"))
-        line = (
-            f"| {world.n:,} | {world.prefixes} | {world.spread:g} | {world.times:g} |"
-            f" {world.arms} | {_special(world)} | {rates} |"
-        )
-        print(line, flush=True)
-        lines.append(line)
-    return "\n".join(lines)
+    return rates.table(head, worlds, runs, simulate, _cells, ("pass", "fail", "unknown"))
+
+
+def _cells(world: World) -> str:
+    return (
+        f"{world.n:,} | {world.prefixes} | {world.spread:g} | {world.times:g} | {world.arms} |"
+        f" {_special(world)}"
+    )
 
 
 def _special(world: World) -> str:
@@ -150,14 +145,5 @@ def _special(world: World) -> str:
     return ", ".join(filter(None, parts))
 
 
-def main() -> None:
-    """Simulate, print, and write the page if asked to."""
-    parser = argparse.ArgumentParser(description="Simulate the error rates of likelihoods.")
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--write", type=Path, metavar="PAGE")
-    given = parser.parse_args()
-    sections.tell(section(given.runs), given.write)
-
-
 if __name__ == "__main__":
-    main()
+    rates.command("Simulate the error rates of likelihoods.", section)

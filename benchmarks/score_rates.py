@@ -15,20 +15,17 @@ Needs numpy, which lm-eval brings along.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import sections
+from benchmarks import rates
 from cachewitness._util import pages
 from cachewitness.parity.scores.decision import Counts, Risk, Tally, decide
 
-RUNS = 20_000
 TITLE = "## How often the gate errs"
 RIGHT = 0.8
 CHUNK = 500
@@ -202,19 +199,15 @@ if it is more:"""
 
 
 def _table(worlds: Sequence[World], runs: int) -> str:
-    lines = [
+    head = [
         "| questions | noise | arms | world | pass % | fail % | unknown % |",
         "|--:|--:|--:|---|--:|--:|--:|",
     ]
-    for seed, world in enumerate(worlds):
-        found = simulate(world, runs, seed)
-        rates = " | ".join(f"{100 * found[key] / runs:.2f}" for key in ("kept", "lost", "open"))
-        line = (
-            f"| {world.n:,} | {100 * world.noise:g} % | {world.arms} | {traits(world)} | {rates} |"
-        )
-        print(line, flush=True)
-        lines.append(line)
-    return "\n".join(lines)
+    return rates.table(head, worlds, runs, simulate, _cells, ("kept", "lost", "open"))
+
+
+def _cells(world: World) -> str:
+    return f"{world.n:,} | {100 * world.noise:g} % | {world.arms} | {traits(world)}"
 
 
 def traits(world: World) -> str:
@@ -232,14 +225,5 @@ def traits(world: World) -> str:
     return ", ".join(filter(None, parts))
 
 
-def main() -> None:
-    """Simulate, print, and write the page if asked to."""
-    parser = argparse.ArgumentParser(description="Simulate the error rates of the gate of scores.")
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--write", type=Path, metavar="PAGE")
-    given = parser.parse_args()
-    sections.tell(section(given.runs), given.write)
-
-
 if __name__ == "__main__":
-    main()
+    rates.command("Simulate the error rates of the gate of scores.", section)
