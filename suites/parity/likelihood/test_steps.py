@@ -70,6 +70,10 @@ def test_a_count_that_is_left_out_is_none_or_nothing() -> None:
             {"tokens": ["token_id:7"], "token_logprobs": [None], "top_logprobs": [{}]},
             "no finite logarithm",
         ),
+        (
+            {"tokens": ["token_id:7"], "token_logprobs": [1000.0], "top_logprobs": [{}]},
+            "beyond 1, 1000 as logarithm",
+        ),
     ],
 )
 def test_what_cannot_be_continued_is_refused(logprobs: Any, why: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cachewitness._util.indented import indented
-from cachewitness.parity.likelihood.measuring import NOISE, OFF, Kept, Measured
+from cachewitness.parity.likelihood.measuring import NOISE, OFF, Kept, Measured, Place
 from cachewitness.parity.likelihood.statistics import TWICE, Pair
 from cachewitness.parity.likelihood.steps import Step, change
 from cachewitness.parity.likelihood.verdict import Judged, Rules, counted, judge, overall, pairs_of
@@ -178,7 +178,8 @@ def _by_position(found: Measured, arm: str) -> list[AtPosition]:
 
 
 def _by_question(found: Measured, arm: str) -> list[Asked]:
-    rows = [_asked(found, arm, index, pair) for index, pair in pairs_of(found, arm).items()]
+    places = counted(found, arm)
+    rows = [_asked(found, places, index, pair) for index, pair in pairs_of(found, arm).items()]
     moved = sorted((row for row in rows if row.moved), key=lambda row: -row.change)[:MOVED_MAX]
     kept = {(row.prefix, row.row) for row in moved}
     return [
@@ -187,9 +188,8 @@ def _by_question(found: Measured, arm: str) -> list[Asked]:
     ]
 
 
-def _asked(found: Measured, arm: str, index: int, pair: Pair) -> Asked:
+def _asked(found: Measured, kept: Mapping[Place, Kept], index: int, pair: Pair) -> Asked:
     question = found.questions[index]
-    kept = counted(found, arm)
     return Asked(
         row=question.row,
         prefix=question.prefix,

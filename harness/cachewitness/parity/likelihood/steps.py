@@ -9,15 +9,16 @@ continuation could not be asked for by ids.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from cachewitness._util.errors import UsageError
+from cachewitness.engines.completion_fields import Timings, Usage, restored_of, token_of
 
-_NUMBERED = re.compile(r"token_id:([0-9]{1,18})")
+ROUNDING = 1e-3
+"""A logarithm of a probability may be so much above 0."""
 TINY = 1e-9
 """The least mass that is left to the tokens that a list does not name."""
 
@@ -99,27 +100,14 @@ class _Logprobs(msgspec.Struct, frozen=True):
     content: list[_Token] | None = None
 
 
-class _Details(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Timings(msgspec.Struct, frozen=True):
-    cache_n: int | None = None
-
-
 class _Choice(msgspec.Struct, frozen=True):
     logprobs: _Logprobs | None = None
 
 
 class _Completion(msgspec.Struct, frozen=True):
     choices: list[_Choice]
-    usage: _Usage | None = None
-    timings: _Timings | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
 
 
 def answered(content: Any, *, zero_left_out: bool = False) -> Answered:
@@ -144,12 +132,8 @@ def answered(content: Any, *, zero_left_out: bool = False) -> Answered:
 
 
 def _restored(found: _Completion, *, zero_left_out: bool) -> int:
-    if found.timings is not None and found.timings.cache_n is not None:
-        return found.timings.cache_n
-    details = found.usage.prompt_tokens_details if found.usage else None
-    if details is None or details.cached_tokens is None:
-        return 0 if zero_left_out else -1
-    return details.cached_tokens
+    count = restored_of(found.usage, found.timings)
+    return count if count is not None else 0 if zero_left_out else -1
 
 
 def _by_content(found: _Logprobs) -> list[Step]:
@@ -169,15 +153,11 @@ def _by_name(found: _Logprobs) -> list[Step]:
             f"the server sends {len(names)} tokens, {len(chosen)} logprobs and {len(tops)} lists of"
             " the best ones"
         )
+    by_id = [{token_of(name): logprob for name, logprob in (top or {}).items()} for top in tops]
     return [
-        _step(_id(name), value, {_id(one): logprob for one, logprob in (top or {}).items()})
-        for name, value, top in zip(names, chosen, tops, strict=True)
+        _step(token_of(name), value, best)
+        for name, value, best in zip(names, chosen, by_id, strict=True)
     ]
-
-
-def _id(name: str) -> int | None:
-    found = _NUMBERED.fullmatch(name)
-    return int(found[1]) if found else None
 
 
 def _step(token: int | None, value: float | None, best: Mapping[int | None, float | None]) -> Step:
@@ -194,4 +174,6 @@ def _step(token: int | None, value: float | None, best: Mapping[int | None, floa
     }
     if token not in kept:
         raise UsageError(f"the server gives its own token {token} no finite logarithm")
+    if (most := max(kept.values())) > ROUNDING:
+        raise UsageError(f"the server gives a token a probability beyond 1, {most:g} as logarithm")
     return Step(token, kept)

@@ -10,31 +10,25 @@ compared as texts.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from cachewitness.engines.answers import Answer, BackendError
+from cachewitness.engines.completion_fields import Details, token_of
 
 EXTRAS: Mapping[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True}
 """What a request asks for beside its text."""
 HEADERS: Mapping[str, str] = {"Content-Type": "application/json"}
 ANSWER_MAX = 1 << 26
 """Bytes of an answer that are read."""
-_PREFIX = "token_id:"
-_NUMBERED = re.compile(rf"{_PREFIX}[0-9]{{1,18}}")
 _NO_TIE = 1e9
-
-
-class _Details(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: Details | None = None
 
 
 class _Logprobs(msgspec.Struct, frozen=True):
@@ -80,9 +74,10 @@ def steps(found: _Logprobs) -> tuple[tuple[int, ...], tuple[float, ...]]:
     The logarithms of two tokens of one step differ as their logits do. Of a step with one token
     alone nothing is near.
     """
-    if not all(_NUMBERED.fullmatch(token) for token in found.tokens):
+    ids = [token_of(name) for name in found.tokens]
+    tokens = tuple(token for token in ids if token is not None)
+    if len(tokens) < len(ids):
         return (), ()
-    tokens = tuple(int(token.removeprefix(_PREFIX)) for token in found.tokens)
     tops = found.top_logprobs or []
     return tokens, tuple(_margin(top) for top in tops) if len(tops) == len(tokens) else ()
 

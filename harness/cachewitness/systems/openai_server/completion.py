@@ -1,9 +1,8 @@
 """What is sent for a completion, and what is read of it: vLLM's words for it, and llama.cpp's where
 they differ.
 
-A token is named by its id: vLLM's server writes `token_id:7` for it if it is asked to
-(`return_tokens_as_token_ids`), and llama.cpp's has the id beside the text. Tokens restored are
-`usage.prompt_tokens_details.cached_tokens`, or llama.cpp's `timings.cache_n`.
+A token is named by its id, which vLLM's server writes for its text if it is asked to
+(`return_tokens_as_token_ids`), and llama.cpp's has beside the text.
 """
 
 from __future__ import annotations
@@ -14,27 +13,13 @@ from typing import Any
 import msgspec
 
 from cachewitness.core.trace_format import Submit
-
-_PREFIX, _DIGITS_MAX = "token_id:", 18
+from cachewitness.engines.completion_fields import Timings, Usage, restored_of, token_of
 
 
 class Unreadable(Exception):
     """A server answers 200, and what it sends is no completion of what was asked; completes "the
     server …".
     """
-
-
-class _Details(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _Timings(msgspec.Struct, frozen=True):
-    cache_n: int | None = None
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -59,8 +44,8 @@ class Part(msgspec.Struct, frozen=True):
 
     choices: list[_Choice] = []
     model: str | None = None
-    usage: _Usage | None = None
-    timings: _Timings | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
     error: Any = None
 
 
@@ -88,14 +73,8 @@ class PartialAnswer:
             self.finished = choice.finish_reason or self.finished
         if part.usage is not None:
             self.prompt_tokens = part.usage.prompt_tokens or 0
-            details = part.usage.prompt_tokens_details
-            self.restored = (
-                self.restored
-                if details is None or details.cached_tokens is None
-                else details.cached_tokens
-            )
-        if part.timings is not None and part.timings.cache_n is not None:
-            self.restored = part.timings.cache_n
+        restored = restored_of(part.usage, part.timings)
+        self.restored = self.restored if restored is None else restored
 
     def _take(self, reported: _Logprobs) -> None:
         if reported.content is not None:
@@ -103,7 +82,7 @@ class PartialAnswer:
             logprobs = [token.logprob for token in reported.content]
         else:
             names = reported.tokens or []
-            ids = [_id(name) for name in names]
+            ids = [token_of(name) for name in names]
             logprobs = reported.token_logprobs or []
             if len(logprobs) != len(names):
                 raise Unreadable(f"sends {len(logprobs)} logprobs for {len(names)} tokens")
@@ -115,17 +94,6 @@ class PartialAnswer:
                     " server)"
                 )
             self.tokens.append(number)
-
-
-def _id(name: str) -> int | None:
-    digits = name.removeprefix(_PREFIX)
-    is_number = (
-        name.startswith(_PREFIX)
-        and digits.isascii()
-        and digits.isdigit()
-        and len(digits) <= _DIGITS_MAX
-    )
-    return int(digits) if is_number else None
 
 
 def body(model: str, asked: Submit, *, stream: bool, **fields: Any) -> bytes:
