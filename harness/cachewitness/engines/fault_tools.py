@@ -35,6 +35,28 @@ def groups(engine: Driver, kind: str) -> list[Any]:
     ]
 
 
+def key_nothing_before(engine: Driver, kind: str, end: Callable[[Any, Any], int]) -> None:
+    """Have the groups of a kind give keys only to who has computed as many tokens as `end` says, of
+    a group's manager and a request.
+    """
+
+    def plant(manager: Any) -> None:
+        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
+            reached = num_tokens >= end(manager, request)
+            return original(request, num_tokens, replay) if reached else []
+
+        wrap(manager, "cache_blocks", cache_blocks)
+
+    for manager in groups(engine, kind):
+        plant(manager)
+
+
+def last_boundary(manager: Any, request: Any) -> int:
+    """Return the last multiple of a group's blocks in front of a prompt's end."""
+    before_the_last = int(request.num_prompt_tokens) - 1
+    return before_the_last - before_the_last % int(manager.block_size)
+
+
 def wrap(target: Any, name: str, around: Callable[..., Any]) -> None:
     """Replace `target.name` by `around(original, *args, **kwargs)`."""
     original = getattr(target, name)

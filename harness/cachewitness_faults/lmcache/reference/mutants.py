@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from cachewitness.engines.fault_tools import core, groups, wrap
+from cachewitness.engines.fault_tools import core, key_nothing_before, last_boundary, wrap
 from cachewitness.engines.mutant import declared, mutant
 from cachewitness.systems.lmcache.reference.planting import (
     connector_of,
@@ -131,16 +131,7 @@ def states_left_to_the_store(engine: Any) -> None:
     """The device keys no state in front of a prompt's end, since the store has it, whose chunks
     are longer.
     """
-
-    def plant(manager: Any) -> None:
-        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
-            last = (request.num_prompt_tokens - 1) // manager.block_size * manager.block_size
-            return original(request, num_tokens, replay) if num_tokens >= last else []
-
-        wrap(manager, "cache_blocks", cache_blocks)
-
-    for manager in groups(engine, "Mamba"):
-        plant(manager)
+    key_nothing_before(engine, "Mamba", last_boundary)
 
 
 @fault(

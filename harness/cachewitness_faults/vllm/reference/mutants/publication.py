@@ -6,7 +6,16 @@ from copy import copy
 from typing import Any
 
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.fault_tools import BOTH, REFERENCE, adapter, core, groups, wrap
+from cachewitness.engines.fault_tools import (
+    BOTH,
+    REFERENCE,
+    adapter,
+    core,
+    groups,
+    key_nothing_before,
+    last_boundary,
+    wrap,
+)
 from cachewitness.engines.mutant import declared, mutant
 
 
@@ -230,16 +239,7 @@ def chunk_states_not_keyed(engine: Driver) -> None:
     """Of a prompt that is computed in chunks the state in front of its end alone gets a key, and
     those behind the other chunks go without.
     """
-
-    def plant(manager: Any) -> None:
-        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
-            last = (request.num_prompt_tokens - 1) // manager.block_size * manager.block_size
-            return original(request, num_tokens, replay) if num_tokens >= last else []
-
-        wrap(manager, "cache_blocks", cache_blocks)
-
-    for manager in groups(engine, "Mamba"):
-        plant(manager)
+    key_nothing_before(engine, "Mamba", last_boundary)
 
 
 @mutant(
@@ -254,16 +254,7 @@ def window_blocks_keyed_with_the_prompt(engine: Driver) -> None:
     """A window's blocks get their keys when the prompt is complete, and those that it has left by
     then never do.
     """
-
-    def plant(manager: Any) -> None:
-        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
-            complete = num_tokens >= request.num_prompt_tokens
-            return original(request, num_tokens, replay) if complete else []
-
-        wrap(manager, "cache_blocks", cache_blocks)
-
-    for manager in groups(engine, "SlidingWindow"):
-        plant(manager)
+    key_nothing_before(engine, "SlidingWindow", lambda manager, request: request.num_prompt_tokens)
 
 
 @mutant(
