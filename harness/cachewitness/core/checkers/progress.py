@@ -238,14 +238,15 @@ class Progress(Checker):
         most = ledger.header.rules.max_prompt
         prompt = request.prompt_tokens
         reserved = ledger.header.rules.reserved_pages
-        if not capacity.fits_alone(ledger, event.r, reserved):
+        fits = capacity.fits_alone(ledger, event.r, reserved)
+        if not fits:
             self._hopeless = event.step
         if most and prompt > most:
             # A token more is what suites try on purpose, so that it says nothing of the limit.
             if prompt > most + 1 and capacity.fits_beyond_doubt(ledger, event.r, reserved):
                 self.excused[ABORTED] += 1
             return None
-        if not capacity.fits_alone(ledger, event.r, reserved):
+        if not fits:
             return None
         if ledger.header.rules.engine_aborts and not self._had_room_for_all(ledger, event):
             self.excused["engine_aborts"] += 1

@@ -181,7 +181,11 @@ class ReuseFloor(Checker):
         self._dropped.intersection_update(ledger.requests)
 
     def _count(self, ledger: Ledger, event: Hit, owed: int) -> None:
-        """Count what a look-up got, what it was owed, and what had been computed before."""
+        """Count what a look-up got, what it was owed, and what had been computed before; nothing of
+        who restores nothing on purpose.
+        """
+        if ledger.requests[event.r].prompt_logprobs:
+            return
         nodes = ledger.requests[event.r].nodes
         rules = ledger.header.rules
         computed = self._computed
@@ -204,8 +208,6 @@ class ReuseFloor(Checker):
                 return again
         if event.reported > event.resume + LAST_TOKEN:
             return (_counted(event),)
-        if ledger.requests[event.r].prompt_logprobs:
-            return None
         floor = Lookup(ledger, ledger.requests[event.r]).longest_common()
         short = event.resume < floor
         acceptable = short and self._acceptable(ledger, event)
