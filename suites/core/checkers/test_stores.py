@@ -11,7 +11,19 @@ from msgspec.structs import replace
 from cachewitness.core.checkers.stores import StoresOwed
 from cachewitness.core.driving import check, drive
 from cachewitness.core.events import Stores
-from cachewitness.core.trace_format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Finish,
+    GroupSpec,
+    Layout,
+    Media,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines import policy as policies
 from cachewitness.engines.faults import all_mutants
 from cachewitness.workloads import layouts
@@ -50,6 +62,21 @@ def test_what_was_not_stored_is_named_when_it_is_asked_for() -> None:
     sentence = "request r1 computed its tokens [4,8); the second tier has no copy of them"
     assert found(RUN + ENDS) == []
     assert found(RUN + ENDS + AGAIN) == [sentence]
+
+
+BEGINS = "begin 1: r1 0..13 | 1 2 3 4; store 0/1>1/0\n"
+THERE = "publish 1/1 r1:8\n"
+ENDED = "unpublish 1/1 evict\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "owed"),
+    [(THERE + BEGINS + ENDED + "end 1\n", False), (THERE + ENDED + BEGINS + "end 1\n", True)],
+    ids=["while the step runs", "before"],
+)
+def test_what_is_there_when_a_step_begins_is_not_stored_again(text: str, owed: bool) -> None:
+    """An engine chooses what a step stores before the step begins, and a key may end after that."""
+    assert any("tokens [4,8);" in line for line in found(text + ENDS + AGAIN)) is owed
 
 
 @pytest.mark.parametrize(("alignment", "many"), [(4, 1), (8, 1), (16, 0)])
@@ -126,3 +153,21 @@ def test_a_mark_that_advances_with_each_look_up_loses_stores() -> None:
     assert anomalies(None) == set()
     fault = all_mutants()["lmcache-watermark-advances-twice"]
     assert anomalies(fault.plant) == {"lost-store"}
+
+
+# --- a store that is on its way -------------------------------------------------------------------
+
+
+def test_what_is_computed_again_while_its_store_is_on_its_way_is_not_stored_again() -> None:
+    """That store fails when the step has begun, in which its request, preempted meanwhile, computes
+    the block again.
+    """
+    groups = [GroupSpec("sliding", 4, window=8), GroupSpec("sliding", 4, window=9)]
+    layout = Layout("windows", [*groups, GroupSpec("full", 4)])
+    options = {"async_depth": 1, "tier_pages": 96, "tier_delay": 1}
+    header = TraceHeader("t", layout, 13, level="scheduler", options=options)
+    media = [Media(0, 8, "dog")]
+    ops: list[Op] = [Submit("a", "A:12", media=media), Step(fail=[6]), Preempt("a"), Step(), Step()]
+    trace = Trace(header, [*ops, Finish("a"), Submit("b", "A:12", media=media), Step()])
+    result = drive(trace, policies.get("vllm").open(header, {}), [StoresOwed()])
+    assert result.findings == [] and result.tallies[0].opportunities > 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.key_floor import settled_tokens
@@ -48,7 +48,8 @@ class Owed:
     """A chunk of `r` that has no copy yet, its tokens from `start` to `length`. `node` is its
     prefix, `places` are those whose copies make it up, and `step` is the one that completed it.
 
-    `ended`: the last step that had ended when its request was over.
+    `since`: the event from which on a key that ended may be of its store. `ended`: the last step
+    that had ended when its request was over.
     """
 
     r: str
@@ -57,7 +58,15 @@ class Owed:
     node: int
     places: list[Place]
     step: int
+    since: int = 0
     ended: int = -1
+
+
+class _Begun(NamedTuple):
+    """When a step began, and how many pages of other tiers were free then."""
+
+    seq: int
+    room: int
 
 
 class StoresOwed(Checker):
@@ -78,9 +87,10 @@ class StoresOwed(Checker):
         self._owed: dict[int, list[Owed]] = {}
         """By prefix: chunks of requests that ended."""
         self._failed: dict[Place, int] = {}
-        """The latest step in which a store of it failed; such a step may not have ended yet."""
-        self._room: dict[int, int] = {}
-        """By step in flight: how many pages of other tiers were free when it began."""
+        """The latest step that had begun when a store of it failed: until then it was on its way,
+        and was not stored once more."""
+        self._begun: dict[int, _Begun] = {}
+        """By step in flight."""
         self._found: dict[str, int] = {}
         """How many tokens the tier had of a request that restores none of its prompt; where a hit
         is one prefix, what lies in front of its end is not stored again."""
@@ -113,14 +123,15 @@ class StoresOwed(Checker):
 
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
         """Note how much room there is beside what the step stores."""
-        self._room[event.step] = _free_aside(ledger)
+        self._begun[event.step] = _Begun(event.seq, _free_aside(ledger))
         return None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Note the chunks that the step completed, as far as the tables of their requests have
         their pages and no copy is there yet.
         """
-        room = min(self._room.pop(event.step, 0), _free_aside(ledger))
+        begun = self._begun.pop(event.step, _Begun(event.seq, 0))
+        room = min(begun.room, _free_aside(ledger))
         complete = [
             owed
             for run in ledger.requests.ran_in(event)
@@ -137,6 +148,8 @@ class StoresOwed(Checker):
             for owed in missing:
                 if not self._failed.keys().isdisjoint(owed.places):
                     continue
+                # What was there when the engine chose what to store may end before the step does.
+                owed.since = begun.seq
                 self._pending.setdefault(owed.r, []).append(owed)
         return None
 
@@ -166,7 +179,7 @@ class StoresOwed(Checker):
             failed = {
                 (image.group, image.node) for image in ledger.contents.copying.get(event.id, ())
             }
-            self._failed |= dict.fromkeys(failed, event.step)
+            self._failed |= dict.fromkeys(failed, max(self._begun, default=event.step))
             self._drop(lambda owed: not failed.isdisjoint(owed.places))
         return None
 
@@ -305,7 +318,7 @@ def _there(ledger: Ledger, owed: Owed) -> bool:
 def _went(ledger: Ledger, owed: Owed) -> bool:
     """Whether some of a chunk was stored since it was computed, and its key ended."""
     return any(
-        (ended := ledger.keys.ended[other].get(node)) is not None and ended.step >= owed.step
+        (ended := ledger.keys.ended[other].get(node)) is not None and ended.seq >= owed.since
         for group, node in owed.places
         for other in ledger.stored[group]
     )

@@ -17,11 +17,12 @@ from cachewitness.core.ledger.records import Key, KeyState, PoolRecords
 
 
 class Ended(NamedTuple):
-    """Why a key was unpublished, in which step, and of which page."""
+    """Why a key was unpublished, in which step, of which page, and by which event."""
 
     reason: UnpublishReason
     step: int
     page: int
+    seq: int
 
 
 class Keys:
@@ -80,7 +81,7 @@ class Keys:
         for key in list(records[event.page].keys):
             named = key.group == event.group and key.page == event.page
             if named and event.length in (0, key.length):
-                self._end(key, Ended(event.reason, event.step, event.page))
+                self._end(key, Ended(event.reason, event.step, event.page, event.seq))
 
     def _end(self, key: Key, ended: Ended) -> None:
         pages = self.published[key.group].get(key.node, {})
