@@ -210,7 +210,8 @@ class Ownership(Checker):
         if event.holder.startswith("copy:"):
             # A copy ends when its step has run; the engine lets go of its pages when it hears of
             # that, operations later. What it counts until then is nobody's mistake.
-            for page in known:
+            # One step may read a page for two copies, which end together.
+            for page in set(known):
                 del self._references[pool, page]
                 self._changes[pool, page] += 1
             return
