@@ -36,7 +36,7 @@ def main(model: str, cells: str = "shared") -> None:
             ServerSettings(tokens, UNSPLIT, NUMBERS, SWITCHES | {"kv_unified": not apart}),
             files + "/",
         )
-        print(f"http://{server.address}", flush=True)
+        print(server.address, flush=True)
         Event().wait()
 
 

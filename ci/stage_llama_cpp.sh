@@ -39,6 +39,7 @@ for model in $names; do
     printf '\n== %s, by its URL\n' "$model"
     cells=shared # where slots share their cells a window may lack a token (docs/systems/llama_cpp-notes.md)
     windows "$model" && cells=apart
+    : >"$address" # the last server's address is not this one's
     "$run/bin/python" ci/llama_cpp_server.py "$CACHEWITNESS_LLAMA_CPP_MODELS/$model.gguf" "$cells" >"$address" 2>/dev/null &
     server=$!
     until grep -q '^http' "$address"; do

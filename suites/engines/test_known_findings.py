@@ -45,8 +45,8 @@ CASES = {
     ("transformers:model=mamba", "5.23.1"): ("transformers-5.23.txt",),
     ("transformers:model=jamba,feed=tokens", "5.24.0"): (),
     ("transformers", "5.24.0"): (),
-    ("llama-cpp:model=gemma3", "2026.10.11549"): ("llama-cpp-2026.10.txt",),
-    ("llama-cpp:model=lfm2", "2026.10.11549"): (),
+    ("llama-cpp:model=gemma3", "xllamacpp 2026.10.11549"): ("llama-cpp-2026.10.txt",),
+    ("llama-cpp:model=lfm2", "xllamacpp 2026.10.11549"): (),
     ("reference", "1.0"): None,
 }
 

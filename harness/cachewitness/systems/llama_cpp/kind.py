@@ -116,7 +116,7 @@ def _layout() -> Layout:
     )
 
 
-_LISTED = by_release({"2026.10": "llama-cpp-2026.10.txt"})
+_LISTED = by_release({"xllamacpp 2026.10": "llama-cpp-2026.10.txt"})
 
 
 def _known_lists(version: str, options: Mapping[str, str]) -> tuple[str, ...]:
