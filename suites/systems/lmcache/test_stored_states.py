@@ -14,8 +14,8 @@ from cachewitness_reference.lmcache.sizing import SizingError, stored_state_byte
 @pytest.mark.lmcache
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(
-    find_spec("lmcache") is None or find_spec("torch") is None,
-    reason="needs lmcache and torch; ci/stage_lmcache.sh has both",
+    any(find_spec(name) is None for name in ("lmcache", "torch", "vllm")),
+    reason="needs lmcache, torch and vllm; ci/stage_lmcache.sh has them",
 )
 def test_a_state_is_cut_into_the_same_rows() -> None:
     """Of drawn states and pages: as many bytes, or no way to cut them in both."""
