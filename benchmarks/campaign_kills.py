@@ -36,6 +36,7 @@ from cachewitness import __version__
 from cachewitness._util import pages
 from cachewitness._util.errors import UsageError
 from cachewitness.sessions.campaign.database import Database
+from cachewitness.sessions.campaign.executors import TASK
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = """name = "{name}"
@@ -126,7 +127,7 @@ class Setting:
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 at_work = (
-                    (entry / "cmdline").read_bytes().startswith(b"ray::_told")
+                    (entry / "cmdline").read_bytes().startswith(TASK.encode())
                     if self.ray
                     else parent == driver
                 )

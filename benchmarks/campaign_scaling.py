@@ -87,7 +87,7 @@ def timed(folder: Path, name: str, count: int) -> dict[str, Any]:
         str(count),
     ]
     command += ["--database", str(folder / f"{name}.sqlite"), "--traces", str(folder / name)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/harness:{ROOT}/reference_impl"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from cachewitness.sessions.campaign import driver as drivers
+from cachewitness.sessions.campaign.executors import TASK
 from suites.support.campaigns import InTurn, Remembered, came_to, driven, faulty, planned, settings
 from suites.support.checkout import PYTHONPATH
 
@@ -97,7 +98,7 @@ def workers() -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(b"ray::_told"):
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(TASK.encode()):
                 found.append(int(entry.name))
         except OSError:
             continue

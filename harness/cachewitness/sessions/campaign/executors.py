@@ -175,3 +175,7 @@ def _work(given: bytes) -> tuple[str, bool]:
     except UsageError as error:
         return str(error), isinstance(error, FindingsLost)
     return "", False
+
+
+TASK = f"ray::{_work.__name__}"
+"""How the command line of a process of Ray begins while it is at a task of a campaign."""
