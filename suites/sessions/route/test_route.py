@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +260,39 @@ def test_whatever_a_router_raises_or_answers_is_its_own_fault(make: Any) -> None
     (failure,) = report.failures
     assert failure.finding.anomaly == "router-raised"
     assert report.exit_code == 1
+
+
+class HangsWhenMade(reference.Router):
+    """Is never made."""
+
+    def __init__(self, *_: Any) -> None:
+        threading.Event().wait()
+
+
+class HangsAtAMessage(reference.Router):
+    """Takes no message in."""
+
+    def take(self, worker: int, number: int, events: Any) -> None:
+        threading.Event().wait()
+
+
+class HangsWhenAsked(reference.Router):
+    """Foresees nothing, for ever, whatever interrupts it."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        while True:
+            with suppress(Exception):
+                threading.Event().wait()
+
+
+@pytest.mark.parametrize("make", [HangsWhenMade, HangsAtAMessage, HangsWhenAsked])
+def test_a_router_that_never_answers_is_found_and_the_session_over(make: Any) -> None:
+    """No further trace waits for it."""
+    report = Session(ENGINE, make, 2, seconds=0.5).run(planned(("full",), traces=3))
+    (failure,) = report.failures
+    assert failure.finding.anomaly == "router-raised"
+    assert "gave no answer within 0.5 seconds" in failure.finding.line
+    assert (report.exit_code, report.failed) == (1, 1)
 
 
 class EmptiesWhatItIsGiven(reference.Router):
