@@ -46,15 +46,13 @@ from cachewitness.engines.deadline import call_within
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.route.contract import Bounds, Reported, bounds, longest, unjudged
 from cachewitness.sessions.route.delivery import Channel
-from cachewitness.sessions.route.router import Make, Router
+from cachewitness.sessions.route.router import SECONDS, Make, Router
 from cachewitness.sessions.route.wire import Names, Shared, Texts, events_of
 from cachewitness.sessions.route.wire import described as groups_of
 
 MISSED, PROMISED, RAISED = "missed-prefix", "false-promise", "router-raised"
 """What a router may do: foresee less than is there, more than is there, or raise, or not answer."""
 HUNG = "hung"
-SECONDS = 60.0
-"""How long a router may take to be built, to take a message in, or to be asked."""
 
 
 @dataclass

@@ -12,8 +12,8 @@ from cachewitness.core.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.route.delivery import DELIVERIES
-from cachewitness.sessions.route.fleet import SECONDS, Course, Fleet
-from cachewitness.sessions.route.router import Make
+from cachewitness.sessions.route.fleet import Course, Fleet
+from cachewitness.sessions.route.router import SECONDS, Make
 from cachewitness.sessions.route.summary import Sums
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.conversations import conversations
