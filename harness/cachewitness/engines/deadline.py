@@ -142,7 +142,7 @@ _WATCH = _Watch()
 
 
 @contextmanager
-def _call_with_deadline(asked: str, seconds: float) -> Iterator[None]:
+def call_within(asked: str, seconds: float) -> Iterator[None]:
     """Give a call of an engine so many seconds. Raises EngineFailure if it takes more and can be
     interrupted.
     """
@@ -213,7 +213,7 @@ class Guarded:
 
     def _asked(self, what: str, call: Callable[[], T]) -> T:
         try:
-            with _call_with_deadline(f"{what} in trace {self._trace}", self._seconds):
+            with call_within(f"{what} in trace {self._trace}", self._seconds):
                 return call()
         except EngineFailure as failure:
             self._lost = failure.anomaly == "hung"
@@ -224,6 +224,6 @@ def opened(trace: TraceHeader, limits: Limits, build: Callable[[], Engine]) -> E
     """Build an engine for a trace, and hold it to its deadline. Raises EngineFailure if building
     it takes too long.
     """
-    with _call_with_deadline(f"open for trace {trace.name}", limits.opening):
+    with call_within(f"open for trace {trace.name}", limits.opening):
         engine = build()
     return Guarded(engine, trace, limits)

@@ -304,7 +304,7 @@ def _loaded(entry: importlib.metadata.EntryPoint) -> EngineKind:
             raise TypeError(f"a {type(kind).__name__}, not an EngineKind")
         return kind
     except Exception as error:
-        return _broken(entry, f"{type(error).__name__}: {error}")
+        return _broken(entry, describe_error(error))
 
 
 def _broken(entry: importlib.metadata.EntryPoint, reason: str) -> EngineKind:

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cachewitness_reference.router as reference
+from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.cli.options import configurations_of, engine_of
 from cachewitness.core.trace_format import Submit
 from cachewitness.sessions.route.delivery import DELIVERIES, Channel
 from cachewitness.sessions.route.fleet import Fleet, Routed
+from cachewitness.sessions.route.router import load
 from cachewitness.sessions.route.session import Planned, Report, Session, plan
 from cachewitness.sessions.route.summary import causes
 from cachewitness.workloads.configurations import Configuration
@@ -258,6 +262,62 @@ def test_whatever_a_router_raises_or_answers_is_its_own_fault(make: Any) -> None
     (failure,) = report.failures
     assert failure.finding.anomaly == "router-raised"
     assert report.exit_code == 1
+
+
+class HangsWhenMade(reference.Router):
+    """Is never made."""
+
+    def __init__(self, *_: Any) -> None:
+        threading.Event().wait()
+
+
+class HangsAtAMessage(reference.Router):
+    """Takes no message in."""
+
+    def take(self, worker: int, number: int, events: Any) -> None:
+        threading.Event().wait()
+
+
+class HangsWhenAsked(reference.Router):
+    """Foresees nothing, for ever, whatever interrupts it."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        while True:
+            with suppress(Exception):
+                threading.Event().wait()
+
+
+@pytest.mark.parametrize("make", [HangsWhenMade, HangsAtAMessage, HangsWhenAsked])
+def test_a_router_that_never_answers_is_found_and_the_session_over(make: Any) -> None:
+    """No further trace waits for it."""
+    report = Session(ENGINE, make, 2, seconds=0.5).run(planned(("full",), traces=3))
+    (failure,) = report.failures
+    assert failure.finding.anomaly == "router-raised"
+    assert "gave no answer within 0.5 seconds" in failure.finding.line
+    assert (report.exit_code, report.failed) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import threading\nthreading.Event().wait()", "it gave no answer within 0.5 seconds"),
+        ("raise SystemExit(0)", "ends the process that imports it"),
+        (
+            "class Mute(Exception):\n"
+            "    def __str__(self):\n        raise RuntimeError\nraise Mute",
+            "cannot be imported (Mute",
+        ),
+    ],
+)
+def test_a_router_whose_import_never_ends_or_fails_is_one_line(
+    text: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_hostile_router.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError) as refused:
+        load("a_hostile_router:Router", seconds=0.5)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 class EmptiesWhatItIsGiven(reference.Router):

@@ -28,6 +28,14 @@ def register():
 
 CALLED = []
 """
+LEAVING = "raise SystemExit(0)\n"
+MUTE = """
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+raise Mute
+"""
 BROKEN = "import a_driver_that_is_not_there\n"
 SCHEDULERS = '''
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -72,6 +80,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in {
         "plugged_one": PACKAGE,
         "plugged_broken": BROKEN,
+        "plugged_leaving": LEAVING,
+        "plugged_mute": MUTE,
         "plugged_schedulers": SCHEDULERS,
         "plugged_connectors": CONNECTORS,
     }.items():
@@ -135,6 +145,8 @@ def test_what_a_platform_lacks_is_no_package_of_vllm_s() -> None:
         ("Class", "write module:Class"),
         ("plugged_nowhere:Class", "plugged_nowhere cannot be imported: ModuleNotFoundError"),
         ("plugged_broken:Class", "cannot be imported: ModuleNotFoundError: No module named 'a_dri"),
+        ("plugged_leaving:Class", "plugged_leaving ends the process that imports it (0)"),
+        ("plugged_mute:Class", "plugged_mute cannot be imported: Mute"),
         ("plugged_one:Class", "plugged_one has no class 'Class'"),
         ("plugged_one:register", "plugged_one has no class 'register'"),
     ],

@@ -21,7 +21,7 @@ from cachewitness.core.checkers.key_events import KeyEventsTrue
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.driving import BatchedRun, LiveRequests, Observer, described
-from cachewitness.core.engine_failure import describe_error
+from cachewitness.core.engine_failure import EngineFailure, describe_error
 from cachewitness.core.events import (
     Accept,
     Event,
@@ -42,15 +42,17 @@ from cachewitness.core.trace_format import (
     UpdateWeights,
     Vocabulary,
 )
+from cachewitness.engines.deadline import call_within
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.route.contract import Bounds, Reported, bounds, longest, unjudged
 from cachewitness.sessions.route.delivery import Channel
-from cachewitness.sessions.route.router import Make, Router
+from cachewitness.sessions.route.router import SECONDS, Make, Router
 from cachewitness.sessions.route.wire import Names, Shared, Texts, events_of
 from cachewitness.sessions.route.wire import described as groups_of
 
 MISSED, PROMISED, RAISED = "missed-prefix", "false-promise", "router-raised"
-"""What a router may do: foresee less than is there, more than is there, or raise."""
+"""What a router may do: foresee less than is there, more than is there, or raise, or not answer."""
+HUNG = "hung"
 
 
 @dataclass
@@ -77,7 +79,7 @@ class Routed:
 @dataclass
 class Course:
     """What came of a trace: `why_not` says why it was not judged, or not to its end. `asked` counts
-    how often a worker's share of a prompt was judged.
+    how often a worker's share of a prompt was judged. `hung`: the router gave no answer.
     """
 
     routed: list[Routed] = field(default_factory=list)
@@ -85,6 +87,7 @@ class Course:
     asked: int = 0
     messages: int = 0
     why_not: str = ""
+    hung: bool = False
 
 
 class _Hits(Checker):
@@ -186,8 +189,17 @@ class Worker:
 class Fleet:
     """A number of workers behind a router, for one trace."""
 
-    def __init__(self, spec: EngineSpec, trace: Trace, make: Make, workers: int, how: str) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        trace: Trace,
+        make: Make,
+        workers: int,
+        how: str,
+        seconds: float = SECONDS,
+    ) -> None:
         self._spec = spec
+        self._seconds = seconds
         self._trace = trace
         self._make = make
         self._texts = Vocabulary()
@@ -222,9 +234,10 @@ class Fleet:
     def _build(self) -> None:
         groups = groups_of(self.workers[0].header.local_groups())
         try:
-            self._router = self._make(
-                groups, lambda worker, first: self.workers[worker].channel.replay(first)
-            )
+            with call_within("be built", self._seconds):
+                self._router = self._make(
+                    groups, lambda worker, first: self.workers[worker].channel.replay(first)
+                )
         except UsageError:
             raise  # What a router lacks of this machine or its options is the user's to mend.
         except (Exception, SystemExit) as error:
@@ -281,11 +294,23 @@ class Fleet:
     def _tell(self, number: int, message: int, index: int) -> None:
         assert self._router is not None
         try:
-            self._router.take(number, message, self.workers[number].channel.message(message))
+            with call_within("take", self._seconds):
+                self._router.take(number, message, self.workers[number].channel.message(message))
         except (Exception, SystemExit) as error:
             self._raised(f"take in message {message} of worker {number}", error, index)
 
     def _raised(self, what: str, error: BaseException, index: int, r: str = "") -> None:
+        if isinstance(error, EngineFailure) and error.anomaly == HUNG:
+            self.course.hung = True
+            self._find(
+                RAISED,
+                f"Let a router {what}, which every router must bear; however it {error}: a"
+                " contradiction.",
+                f"the router {error}",
+                index,
+                r,
+            )
+            return
         self._find(
             RAISED,
             f"Let a router {what}, which every router must bear; however it raises"
@@ -310,8 +335,9 @@ class Fleet:
         tokens = self._texts.tokens(op.prompt)
         try:
             # It gets a list of its own: what is judged must not be the router's to change.
-            answer = dict(self._router.foresee([*tokens], op.salt, op.adapter))
-            foreseen = [whole(answer.get(number, 0)) for number in range(len(self.workers))]
+            with call_within("foresee", self._seconds):
+                answer = dict(self._router.foresee([*tokens], op.salt, op.adapter))
+                foreseen = [whole(answer.get(number, 0)) for number in range(len(self.workers))]
         except (Exception, SystemExit) as error:
             self._raised(f"be asked of {op.r}", error, index, op.r)
             return -1

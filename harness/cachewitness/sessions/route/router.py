@@ -12,7 +12,11 @@ from typing import Any, Protocol
 
 from cachewitness._util.errors import UsageError
 from cachewitness._util.imports import imported
+from cachewitness.core.engine_failure import EngineFailure, describe_error
+from cachewitness.engines.deadline import call_within
 
+SECONDS = 60.0
+"""How long a router may take to be imported or built, to take a message in, or to be asked."""
 WireEvent = Mapping[str, Any]
 Replay = Callable[[int, int], Iterable[tuple[int, Sequence[WireEvent]]]]
 """Returns a worker's messages from a number on, with their numbers."""
@@ -40,20 +44,22 @@ Make = Callable[[Sequence[Mapping[str, Any]], Replay], Router]
 and what returns the messages that it missed."""
 
 
-def load(name: str) -> Make:
+def load(name: str, seconds: float = SECONDS) -> Make:
     """Return what builds the router that is called `module:Class`.
 
-    Raises UsageError if it cannot be imported or does not declare what it leaves out.
+    Raises UsageError if it cannot be imported, within so many seconds, or does not declare what it
+    leaves out.
     """
     module, colon, attribute = name.partition(":")
     if not module or not colon or not attribute:
         raise UsageError(f"--router: {name!r} is not of the form module:Class")
     try:
-        made = getattr(imported(module), attribute)
+        with call_within("be imported", seconds):
+            made = getattr(imported(module), attribute)
+    except EngineFailure as error:
+        raise UsageError(f"--router: {name} cannot be imported: it {error}") from None
     except Exception as error:
-        raise UsageError(
-            f"--router: {name} cannot be imported ({type(error).__name__}: {error})"
-        ) from None
+        raise UsageError(f"--router: {name} cannot be imported ({describe_error(error)})") from None
     if not callable(made):
         raise UsageError(f"--router: {name} is no class")
     for declared in ("counts", "all_groups"):

@@ -13,7 +13,7 @@ from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.route.delivery import DELIVERIES
 from cachewitness.sessions.route.fleet import Course, Fleet
-from cachewitness.sessions.route.router import Make
+from cachewitness.sessions.route.router import SECONDS, Make
 from cachewitness.sessions.route.summary import Sums
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.conversations import conversations
@@ -96,6 +96,8 @@ class Session:
     make: Make
     workers: int
     on_trace: Callable[[Planned], None] | None = None
+    seconds: float = SECONDS
+    """How long the router may take to answer; when it does not, the session is over."""
 
     def run(self, planned: Sequence[Planned]) -> Report:
         """Run traces and return what came of them. Raises EngineBroken if the engine cannot be
@@ -122,6 +124,8 @@ class Session:
                 refused.add(one.configuration)
             report.take(one, course)
             self._note(report, one, course)
+            if course.hung:
+                break
         if errors and len(errors) == len({one.configuration for one in planned}):
             raise errors[0]
         return report
@@ -132,10 +136,16 @@ class Session:
         report.failed += 1
         finding = course.findings[0]
         if all(finding.anomaly != known.finding.anomaly for known in report.failures):
-            report.failures.append(self._smaller(planned, finding))
+            report.failures.append(
+                Failure(planned, finding, planned.trace, "the router gave no answer")
+                if course.hung
+                else self._smaller(planned, finding)
+            )
 
     def _course(self, planned: Planned, trace: Trace) -> Course:
-        return Fleet(self.engine, trace, self.make, self.workers, planned.delivery).run()
+        return Fleet(
+            self.engine, trace, self.make, self.workers, planned.delivery, self.seconds
+        ).run()
 
     def _smaller(self, planned: Planned, finding: Finding) -> Failure:
         def fails(trace: Trace) -> int:

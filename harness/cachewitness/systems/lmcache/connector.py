@@ -116,6 +116,7 @@ class LMCache:
     unordered = False
     tells_failures = once = True
     describes = drops = False
+    kept = 0
     lacks: Sequence[str] = ("adapter",)
     forward = None
     null: Sequence[int] = ()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -43,6 +43,7 @@ from cachewitness.systems.vllm.assemble import manager_engine, scheduler_engine
 from cachewitness.systems.vllm.clock import Clock
 from cachewitness.systems.vllm.connectors.build import asked_for
 from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
+from cachewitness.systems.vllm.connectors.tiers import TIERING, spec_named, tiers_named
 from cachewitness.systems.vllm.declared import read_options, release_name
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
 from cachewitness.systems.vllm.known import known_lists
@@ -72,7 +73,7 @@ WITH_CONNECTOR = ("load_failure", "sync_failures")
 """Options about the loads of a connector, which need one."""
 PLUGGED = ("scheduler_cls", "connector")
 """Options that may name a class of another package."""
-NEEDS = {"connector_config": "connector"}
+NEEDS = {"connector_config": "connector", "spec": "connector", "secondary_tiers": "connector"}
 """Options that say more of what another one names."""
 WITHOUT_HISPARSE = ("connector", "scheduler_cls", "sized", "tensors")
 """Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
@@ -190,7 +191,7 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
             options.get("connector", ""),
             options["load_failure"],
             source,
-            settings("connector_config", options.get("connector_config", "")),
+            _connector_settings(options, source),
         )
         assembled = scheduler_engine(
             header,
@@ -215,6 +216,19 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     engine.again = partial(_built, header, options)
     engine.startup_seconds = perf_counter() - begun
     return engine
+
+
+def _connector_settings(options: Mapping[str, str], source: Source) -> dict[str, Any]:
+    """Return what a connector's configuration says beside what the harness sets. Raises UsageError
+    for what it cannot.
+    """
+    read = settings("connector_config", options.get("connector_config", ""))
+    if name := options.get("spec", ""):
+        read.update(spec_named(name, source))
+    if tiers := options.get("secondary_tiers", ""):
+        read["secondary_tiers"] = tiers_named(tiers)
+        read.setdefault("spec_name", TIERING)
+    return read
 
 
 def _scheduler_of(options: Mapping[str, str], source: Source) -> type | None:
@@ -359,6 +373,14 @@ ENGINE = EngineKind(
             " modules lie in a package of its own (docs/plug-ins.md)"
         ),
         "connector_config": "a JSON object: what the connector's configuration says besides",
+        "spec": (
+            "with `connector=offloading`: its offloading spec, one of vLLM's by name or"
+            " `module:Class` (docs/plug-ins.md)"
+        ),
+        "secondary_tiers": (
+            "with `connector=offloading`: a JSON list of tiers behind the CPU's memory, each with a"
+            " `type`: `fs`, or `module:Class` (docs/plug-ins.md)"
+        ),
         "scheduler_cls": (
             "at scheduler level: `module:Class` in place of vLLM's Scheduler (docs/plug-ins.md)"
         ),

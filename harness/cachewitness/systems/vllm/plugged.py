@@ -123,5 +123,9 @@ def settings(option: str, text: str) -> dict[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
-    lines = str(error).splitlines()
+    try:
+        lines = str(error).splitlines()
+    except Exception:
+        # A plug-in's own class may not even say what it is.
+        lines = []
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

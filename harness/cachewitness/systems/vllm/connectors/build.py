@@ -27,6 +27,7 @@ from cachewitness.systems.vllm.connectors.model_runner import ModelRunner
 from cachewitness.systems.vllm.connectors.offloading import CHUNK_BYTES, Offloading
 from cachewitness.systems.vllm.connectors.simple import SimpleOffload
 from cachewitness.systems.vllm.connectors.tier import KeyNames
+from cachewitness.systems.vllm.connectors.tiers import with_tiers
 from cachewitness.systems.vllm.header import with_tier
 from cachewitness.systems.vllm.plugged import imported
 from cachewitness.systems.vllm.source import Source
@@ -141,6 +142,11 @@ KINDS: Mapping[str, Kind] = {
     "offloading-sync": Kind(
         "OffloadingConnector", extra={"sync_load_budget_bytes": 1 << 40}, stores=PROMPTS
     ),
+    "offloading-tiers": Kind(
+        "OffloadingConnector",
+        extra={"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "fs"}]},
+        stores=PROMPTS,
+    ),
     "simple": Kind("SimpleCPUOffloadConnector", stores=OUTPUTS),
     "simple-lazy": Kind("SimpleCPUOffloadConnector", extra={"lazy_offload": True}),
     "lmcache": Kind(LMCACHE, patient=True, stores=PROMPTS),
@@ -221,7 +227,7 @@ def configure(
     children = {"connectors": [_named(name, pages, unit) for name in kind.children]}
     extra = {
         **(children if kind.children else SIDES[kind.of_vllm][0](pages, kind.blocks, unit)),
-        **kind.extra,
+        **with_tiers(kind.extra),
     }
     transfer: dict[str, Any] = {
         "kv_connector": kind.name,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from cachewitness.core.events import Stores
+from cachewitness.core.events import Move, Stores
+from cachewitness.engines.observe_tier import TIER
 from cachewitness.systems.vllm.connectors.copies import Copies, Job
 from cachewitness.systems.vllm.connectors.model_runner import Forward, ModelRunner
 from cachewitness.systems.vllm.connectors.tier import Books, KeyNames, Memory
@@ -39,6 +40,17 @@ class CopiesOf:
     def wait(self, jobs: Iterable[Job]) -> None:
         """Let jobs be over before anybody runs."""
         self._copies.wait(jobs)
+
+    @property
+    def delay(self) -> int:
+        """How many steps a copy takes."""
+        return self._copies.delay
+
+    def came(self, moves: Iterable[tuple[int, int]]) -> None:
+        """Take note of (page, page) whose content is in the other now, both of the memory."""
+        self._copies.before += [
+            Move(src + self._first, dst + self._first, TIER, TIER) for src, dst in moves
+        ]
 
     def fill_for(self, pages: Iterable[int], groups: Iterable[int]) -> None:
         """Note for which groups pages are filled."""
@@ -74,6 +86,8 @@ class Side(Memory, Protocol):
     """What a trace may need and its keys do not know."""
     null: Sequence[int]
     """Pages of its memory that nobody owns."""
+    kept: int
+    """How many pages there are behind those of its memory that keep what was put there."""
 
     @property
     def forward(self) -> Forward | None:
@@ -98,7 +112,7 @@ class VllmSide:
     """
 
     tells_failures = once = drops = describes = False
-    waits = 0
+    waits = kept = 0
     away = False
     lacks: Sequence[str] = ()
 
@@ -134,16 +148,30 @@ class Connector:
         self._each = pages
         self.chunk = chunk
         self.least = least
-        self.pages = pages * len(sides)
         self.fenced = any(side.fenced for side in sides)
         self.unordered = all(side.unordered for side in sides)
         self.tells_failures = all(side.tells_failures for side in sides)
         self.once = any(side.once for side in sides)
         self.drops = all(side.drops for side in sides)
         self.describes = all(side.describes for side in sides)
-        self.waits = max(side.waits for side in sides)
-        self.lacks = {name for side in sides for name in side.lacks}
         self.null = [first + page for first, side in self._placed() for page in side.null]
+
+    @property
+    def pages(self) -> int:
+        """How many pages all memories have, with those that keep what was put there."""
+        return sum(self._each + side.kept for side in self._sides)
+
+    @property
+    def waits(self) -> int:
+        """So many steps a request may wait because a memory is away, or is asked for what is
+        behind it.
+        """
+        return max(side.waits for side in self._sides)
+
+    @property
+    def lacks(self) -> set[str]:
+        """What a trace may need and the memories' keys do not know."""
+        return {name for side in self._sides for name in side.lacks}
 
     def _placed(self) -> list[tuple[int, Side]]:
         """Return the sides with their first pages."""

@@ -24,11 +24,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
+from cachewitness._util.errors import UsageError
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.engines.cache_state import Claim, KeyId
 from cachewitness.systems.vllm.connectors.copies import Job
 from cachewitness.systems.vllm.connectors.kinds import CopiesOf, VllmSide
 from cachewitness.systems.vllm.connectors.tier import Books, KeyNames
+from cachewitness.systems.vllm.connectors.tiers import KEPT, Tiers
 from cachewitness.systems.vllm.source import Source
 
 CHUNK_BYTES = 4096
@@ -38,9 +40,15 @@ CHUNK_BYTES = 4096
 class CopyWorker:
     """What vLLM's worker has for `CPUOffloadingWorker`: it keeps the copies in mind."""
 
-    def __init__(self, source: Source, copies: CopiesOf, blocks: int) -> None:
+    def __init__(
+        self, source: Source, copies: CopiesOf, blocks: int, tiers: Tiers | None = None
+    ) -> None:
         self._copies = copies
         self._blocks = blocks
+        self._tiers = tiers
+        self._kept: dict[int, tuple[list[int], list[int]]] = {}
+        """By vLLM's number of a store: its pages, and those that keep what it puts there."""
+        self._filling = set[int]()
         self._result = source.part("v1.kv_offload.base", "TransferResult")
         self.jobs: dict[int, Job] = {}
         """By vLLM's number of a job."""
@@ -53,10 +61,17 @@ class CopyWorker:
         for chunk in dst.block_ids:
             self.filled.difference_update(self.pages_of(int(chunk)))
         self.filled.update(pages)
-        self.jobs[job_id] = self._copies.begin(src.block_ids, pages, stores=True, asked=False)
-        groups = chain.from_iterable(
-            repeat(group, count) for group, count in enumerate(src.group_sizes)
-        )
+        groups = [
+            *chain.from_iterable(
+                repeat(group, count) for group, count in enumerate(src.group_sizes)
+            )
+        ]
+        blocks = [int(block) for block in src.block_ids]
+        if self._tiers is not None:
+            self._kept[job_id] = pages, self._tiers.kept_at(pages)
+            blocks, groups = blocks * 2, groups * 2
+            pages = [*pages, *self._kept[job_id][1]]
+        self.jobs[job_id] = self._copies.begin(blocks, pages, stores=True, asked=False)
         self._copies.fill_for(pages, groups)
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
@@ -72,6 +87,27 @@ class CopyWorker:
         self.jobs[job_id] = self._copies.begin(pages, dst_spec.block_ids, stores=False)
         self.jobs[job_id].expedited = expedited
         return True
+
+    def note_what_tiers_fill(self, chunks: Iterable[Any]) -> None:
+        """Take note of the chunks that a tier has begun to fill: what lies there is looked at
+        anew, even if it is what lay there before.
+        """
+        storing = {page for pages, _ in self._kept.values() for page in pages}
+        filling = {
+            page
+            for chunk in chunks
+            if chunk.ref_cnt < 0
+            for page in self.pages_of(chunk.chunk_id)
+            if page not in storing
+        }
+        if self._tiers is not None:
+            self._tiers.look_again(filling - self._filling)
+        self._filling = filling
+        self.filled |= filling
+
+    def filled_by_a_tier(self, pages: Sequence[int], group: int) -> None:
+        """Note for which group a chunk's pages are filled from behind."""
+        self._copies.fill_for(pages, [group] * len(pages))
 
     def pages_of(self, chunk: int) -> range:
         """Return the pages of a chunk."""
@@ -111,6 +147,10 @@ class CopyWorker:
         over = [job_id for job_id, job in self.jobs.items() if job.over]
         for job_id in over:
             del self.jobs[job_id]
+            if self._tiers is not None and job_id in self._kept:
+                self._tiers.stored(*self._kept.pop(job_id))
+        if self._tiers is not None:
+            self._copies.came(self._tiers.advance())
         return [self._result(job_id=job_id, success=True) for job_id in over]
 
     def shutdown(self) -> None:
@@ -120,16 +160,30 @@ class CopyWorker:
 class Offloading(VllmSide):
     """The connector, both sides."""
 
-    fenced = describes = True
+    fenced = True
+    describes: bool = True
     unordered = False
     forward = None
     null: Sequence[int] = ()
+    kept = 0
+    """How many pages, behind the memory's own, keep what was put there."""
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
         self._source = source
         self._connector_worker = worker.connector_worker
         self._names = names
-        self._manager = connector.connector_scheduler.manager
+        whole = connector.connector_scheduler.manager
+        self._whole = whole
+        self._tiers: Tiers | None = None
+        self._manager = getattr(whole, "primary_tier", whole)
+        if whole is not self._manager:
+            # Of what a tier has brought back vLLM tells the name alone.
+            self.describes = False
+        if not hasattr(self._manager, "_policy"):
+            raise UsageError(
+                f"--engine vllm: the spec's manager, {type(whole).__name__}, has no chunks that can"
+                " be observed as those of vLLM's CPUOffloadingManager are"
+            )
         config = connector.connector_scheduler.config
         self._blocks = config.blocks_per_chunk
         self._sizes = [group.tokens_per_block for group in config.kv_group_configs]
@@ -140,8 +194,14 @@ class Offloading(VllmSide):
         """Take what stands in for the device's copies; this connector does not touch the
         device's block pool.
         """
+        if self._whole is not self._manager:
+            self._tiers = Tiers(self._source, self._whole, self._blocks, copies.delay)
+            self.kept = KEPT
+            # By design tiers keep what they have when the weights change, under the same keys.
+            self.lacks = ("update_weights",)
+            self.waits = 8 * (1 + copies.delay)
         self._worker = self._connector_worker.worker = CopyWorker(
-            self._source, copies, self._blocks
+            self._source, copies, self._blocks, self._tiers
         )
 
     def hold_back(self, *, held: bool) -> None:
@@ -151,6 +211,13 @@ class Offloading(VllmSide):
         """Begin the stores that the worker will ask for."""
         for job_id, job in meta.store_jobs.items():
             self._worker.tell(job_id, job.src_spec, job.dst_spec)
+        if self._tiers is not None:
+            self._worker.note_what_tiers_fill(self._manager._policy.chunks.values())
+
+    def close(self) -> None:
+        """Let go of tiers."""
+        if self._tiers is not None:
+            self._tiers.close()
 
     def books(self) -> Books:
         """Return what the manager shows of its chunks: a key can be hit when its store has
@@ -162,10 +229,13 @@ class Offloading(VllmSide):
             pages = self._worker.pages_of(chunk.chunk_id)
             if chunk.ref_cnt:
                 held.update(dict.fromkeys(pages, abs(chunk.ref_cnt)))
+                if self._tiers is not None and chunk.ref_cnt < 0:
+                    # It may be a tier that fills it, whose copies name no block of the device.
+                    self._worker.filled_by_a_tier(pages, self._group_of(key))
             if chunk.is_ready:
                 keys.update(self._named(key, pages))
         free = self._manager._get_num_free_chunks() + _chunks_kept(self._manager)
-        return Books(keys, held, free * self._blocks)
+        return Books(keys, held, free * self._blocks + self.kept)
 
     def _named(self, key: Any, pages: range) -> Iterator[tuple[KeyId, Claim]]:
         """Return the keys of a chunk's pages that were filled: each names the prefix that ends

@@ -284,9 +284,11 @@ class ConnectedScheduler(RealScheduler):
     def _look(self, reason: UnpublishReason) -> None:
         """Report what became of the connector's memory."""
         self.connector.names.learn(self.scheduler.requests.values())
-        self.manager.events += self._memory.changes(
-            self.manager.step, lambda page: self._group_of.get(page, 0), reason
-        )
+        self.manager.events += self._memory.changes(self.manager.step, self._filled_for, reason)
+
+    def _filled_for(self, page: int) -> int:
+        """Return the device's group for which a page of the connector's memory is filled."""
+        return self._copies.group_of.get(page, self._group_of.get(page, 0))
 
 
 @contextmanager
