@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compare likelihoods on a real pretrained hybrid, Gemma 3 270M, on the real llama.cpp server (docs/score.md, "By likelihood"):
 # its own cache, which must not fail; q4_0 keys against f16, which must; and faults planted in front of it, which must (a stale window: must not pass).
-# No GPU. The weights come from the package index (240 MB); one core is kept busy for about half an hour, for 9 minutes with `sound`.
+# No GPU. The weights come from the package index (240 MB); one core is kept busy for about half an hour, for 12 minutes with `sound`.
 # Arguments are what is run, of: sound keys foreign stale skipped; default: all. Exits with 1 if one ends otherwise than it must.
 #
 #   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB)
