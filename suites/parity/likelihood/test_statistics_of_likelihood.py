@@ -74,6 +74,17 @@ def test_a_fault_behind_one_prefix_alone_fails() -> None:
     assert not found["pass"] and found["fail"] > 0.9 * RUNS
 
 
+@pytest.mark.parametrize(
+    "world",
+    [World(30, times=3.0, one=True), World(256, prefixes=256, times=3.0, one=True)],
+    ids=str,
+)
+def test_three_times_the_noise_behind_one_prefix_of_eight_rarely_passes(world: World) -> None:
+    """It fails, or is unknown; five of a hundred runs may pass it."""
+    assert simulate(world, 150, 4)["pass"] <= 15
+    assert simulate(World(30, spread=0.2), 150, 5)["pass"] > 140
+
+
 def test_the_furthest_prefix_is_compared_with_all_others() -> None:
     """By Student's t, times the number of prefixes; one that moved by less than twice is none."""
     draw = random.Random(2)

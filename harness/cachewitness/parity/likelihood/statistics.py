@@ -10,7 +10,9 @@ both have the same distribution, so the logarithm of their ratio is as likely po
   Student's t at `EXCLUDED` is below `TWICE`.
 * **Prefix.** Whether one prefix moved more than chance moves any of the others: Student's t of the
   one that is furthest out against all others, times the number of prefixes, if it moved by `TWICE`
-  the noise. It finds the one bad prefix, of which the size of all knows nothing.
+  the noise. It finds the one bad prefix, of which the size of all knows nothing. A change of
+  `HIDDEN` times the noise behind one prefix of `PART` is excluded if the upper end of the interval
+  of the prefixes that are furthest out is below it. Where it is not excluded, nothing passes.
 * **Cost.** What a token drawn from the cold run costs more, beyond what it costs in the noise arm,
   in nats. The mean with the interval of Student's t between prefixes.
 
@@ -37,13 +39,18 @@ TWICE = 2.0
 """What must be excluded for a pass: a change of so many times the noise."""
 EXCLUDED = 0.01
 """The error rate of that exclusion."""
+HIDDEN = 3.0
+"""What must be excluded for a pass as well: a change of so many times the noise behind one prefix
+of `PART` alone, all others being sound."""
+PART = 8
+"""One prefix of so many, one at least, may hide a change."""
 FLOOR = 1e-6
 """In nats: what a change or noise of 0 counts as in a ratio."""
 ROUNDING = 1e-9
 """Sums that lie so near are equal."""
 FLIPPED_MAX = 12
 """Up to so many prefixes all signs are flipped; with more Student's t is as good."""
-WEIGHTS = {"size": 0.7, "cost": 0.2, "prefix": 0.1}
+WEIGHTS = {"size": 0.5, "cost": 0.1, "prefix": 0.4}
 """How the error rate of an arm is divided."""
 
 
@@ -88,11 +95,13 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 class Worst(msgspec.Struct, frozen=True, kw_only=True):
     """The prefix that moved most: how many times its noise, and the p value of one that is so far
-    out.
+    out. `upper`: a change of more times the noise behind one prefix of `PART` is excluded with 95 %
+    confidence.
     """
 
     prefix: str
     ratio: float
+    upper: float
     p: float
 
 
@@ -133,7 +142,24 @@ def worst(pairs: Sequence[Pair]) -> Worst:
     if len(rest) > 1 and most > math.log(TWICE):
         error = _standard_error(rest) * math.sqrt(len(rest) + 1)
         p = min(1.0, (len(rest) + 1) * _beyond(most - _mean(rest), error, len(rest) - 1))
-    return Worst(prefix=prefix, ratio=math.exp(most), p=p)
+    return Worst(prefix=prefix, ratio=math.exp(most), upper=_hidden([most, *rest]), p=p)
+
+
+def _hidden(means: Sequence[float]) -> float:
+    """Return how many times the noise a change behind one prefix of `PART` is at most, by the mean
+    logarithms of all.
+
+    Those furthest out are taken for the changed ones, which can only be too many: the mean of the
+    changed ones is never above that of those furthest out. The spread is that of the others.
+    """
+    count = max(1, len(means) // PART)
+    ordered = sorted(means, reverse=True)
+    others = ordered[count:]
+    if len(others) < 2:
+        return math.inf
+    error = _standard_error(others) * math.sqrt(len(others) / count)
+    wide = error * student(len(others) - 1, ALPHA)
+    return math.exp(min(_mean(ordered[:count]) + wide, 700.0))
 
 
 def smallest(size: Size, cost: Cost, worst: Worst) -> tuple[float, str]:

@@ -7,8 +7,9 @@ Asked in this order:
 2. Is there noise to compare with? Without it the verdict is unknown, never fail.
 3. Is the change larger than the noise, over all or behind one prefix, or does it cost more than the
    margin? Then the arm fails, at 5 % over these tests and all arms (Holm).
-4. Are a change of twice the noise and a cost of the margin excluded? Then it passes; else it is
-   unknown, and the report says how many questions would decide.
+4. Are a change of twice the noise, one of three times behind one prefix alone, and a cost of the
+   margin excluded? Then it passes; else it is unknown, and the report says how many questions would
+   decide.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 from cachewitness.parity.likelihood.measuring import AGAINST, NOISE, OFF, Kept, Measured, Place
 from cachewitness.parity.likelihood.statistics import (
     FLOOR,
+    HIDDEN,
     TWICE,
     Cost,
     Pair,
@@ -199,7 +201,7 @@ def _decided(arm: Judged, rules: Rules) -> Judged:
         return msgspec.structs.replace(arm, reasons=[why])
     if arm.p_adjusted < rules.alpha:
         return msgspec.structs.replace(arm, verdict="fail", reasons=[_changed(arm)])
-    open_ = _open(arm.size, arm.cost, arm, rules)
+    open_ = _open(arm, rules)
     return msgspec.structs.replace(arm, verdict="unknown" if open_ else "pass", reasons=open_)
 
 
@@ -220,8 +222,14 @@ def _changed(arm: Judged) -> str:
     )
 
 
-def _open(size: Size, cost: Cost, arm: Judged, rules: Rules) -> list[str]:
+def _open(arm: Judged, rules: Rules) -> list[str]:
     """Return what keeps an arm from passing; empty if nothing does."""
+    size = arm.size
+    cost = arm.cost
+    worst = arm.worst
+    assert size is not None
+    assert cost is not None
+    assert worst is not None
     reasons = []
     if arm.questions < MIN_QUESTIONS:
         reasons.append(f"{arm.questions} questions; fewer than {MIN_QUESTIONS} never pass")
@@ -231,6 +239,12 @@ def _open(size: Size, cost: Cost, arm: Judged, rules: Rules) -> list[str]:
         reasons.append(
             f"a change of {TWICE:g} times the noise is not excluded (it is {size.ratio:.2f} times,"
             f" {size.upper:.2f} at most){_decides(size, arm.questions)}"
+        )
+    if worst.upper >= HIDDEN:
+        reasons.append(
+            f"a change of {HIDDEN:g} times the noise behind one prefix alone is not excluded"
+            f" (prefix {worst.prefix} moved by {worst.ratio:.2f} times, {_times(worst.upper)} at"
+            " most); more questions behind each prefix narrow it"
         )
     if cost.upper >= rules.margin:
         reasons.append(
@@ -247,6 +261,10 @@ def _decides(size: Size, questions: int) -> str:
         return ""
     needed = math.ceil(questions * (math.log(size.upper / size.ratio) / room) ** 2)
     return f"; about {needed:,} questions would decide"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "any number"
 
 
 def _nats(value: float) -> str:
