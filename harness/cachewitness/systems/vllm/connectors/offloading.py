@@ -120,7 +120,7 @@ class CopyWorker:
 class Offloading(VllmSide):
     """The connector, both sides."""
 
-    fenced = describes = True
+    fenced = describes = reports = True
     unordered = False
     forward = None
     null: Sequence[int] = ()
