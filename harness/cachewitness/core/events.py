@@ -173,13 +173,14 @@ class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
     `gaps`: the tokens of a `kv_stored` may be those of more blocks than it has hashes, and it does
     not say of which. `orphans`: its parent may be a prefix that no event told. `again`: it may tell
     of hits, whose keys were told before. `bare`: of blocks on another medium it may tell a name
-    without its tokens.
+    without its tokens. `tiers`: it tells as well what other tiers have that requests may load.
     """
 
     gaps: bool = False
     orphans: bool = False
     again: bool = False
     bare: bool = False
+    tiers: bool = False
 
 
 AnswerDtype = Literal["float64", "float32", "bfloat16", "float16"]

@@ -17,6 +17,7 @@ from cachewitness_faults.vllm.modules import SCHEDULER
 OWNER = "Scheduler"
 SIMPLE, SIMPLE_WORKER = "v1.simple_kv_offload.manager", "v1.simple_kv_offload.worker"
 OFFLOADING = "distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
+SIMPLE_CONNECTOR = "distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
 EVENTS, TRACKER = (
     "distributed.kv_transfer.kv_connector.v1.offloading.events",
     "OffloadingEventsTracker",
@@ -25,6 +26,32 @@ EVENTS, TRACKER = (
 fault = partial(edited, level="scheduler", group="K")
 
 CONNECTED: tuple[Mutant, ...] = (
+    fault(
+        Edit(
+            SIMPLE_CONNECTOR,
+            "SimpleCPUOffloadConnector",
+            "take_events",
+            "if self.scheduler_manager is not None:",
+            "if self.scheduler_manager is None:",
+        ),
+        name="vllm-simple-tells-no-router",
+        what="Routers are never told what the host's memory has, which requests load from it.",
+        anomaly="lost-key-event",
+        checker="key-events",
+    ),
+    fault(
+        Edit(
+            EVENTS,
+            TRACKER,
+            "record_store",
+            "self._pending_event_metadata[offload_key] = meta",
+            "pass",
+        ),
+        name="vllm-offload-told-without-tokens",
+        what="Routers are told of stored blocks of full attention without their tokens.",
+        anomaly="malformed-key-event",
+        checker="key-events",
+    ),
     fault(
         Edit(
             SCHEDULER,

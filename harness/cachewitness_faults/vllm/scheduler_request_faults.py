@@ -10,13 +10,47 @@ from functools import partial
 
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.source_edits import Edit, edited
-from cachewitness_faults.vllm.modules import SCHEDULER, SINGLE
+from cachewitness_faults.vllm.modules import ENCODER, SCHEDULER, SINGLE
 
 OWNER = "Scheduler"
 
 fault = partial(edited, level="scheduler")
 
 REQUESTED: tuple[Mutant, ...] = (
+    fault(
+        Edit(
+            ENCODER,
+            "EncoderCacheManager",
+            "check_and_update_cache",
+            "self.cached[mm_hash].add(request.request_id)",
+            "pass",
+        ),
+        name="vllm-shared-image-let-go",
+        what=(
+            "Who finds an image encoded is not counted among those who need it: it may be evicted"
+            " before its tokens are computed, or is taken out of the evictable ones twice."
+        ),
+        anomaly="engine-crashed",
+        checker="engine",
+        group="D",
+    ),
+    fault(
+        Edit(
+            ENCODER,
+            "EncoderCacheManager",
+            "free_encoder_input",
+            "self.num_freeable_slots += num_encoder_embeds",
+            "pass",
+        ),
+        name="vllm-images-kept-for-ever",
+        what=(
+            "Images that nobody needs any more are not counted as evictable, so that an encoder's"
+            " cache that is full of them takes no other."
+        ),
+        anomaly="no-progress",
+        checker="progress",
+        group="D",
+    ),
     fault(
         Edit(
             SCHEDULER,

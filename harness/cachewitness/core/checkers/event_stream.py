@@ -33,12 +33,14 @@ Place = tuple[str, int]
 
 class Problem(NamedTuple):
     """What is wrong with an event: the anomaly, and why in a few words. `before` are the tokens of
-    which its name was told before, if it was told of others.
+    which its name was told before, if it was told of others. `dropped`: it has no tokens, and its
+    name was stored with them before, and removed.
     """
 
     anomaly: str
     why: str
     before: tuple[int, ...] = ()
+    dropped: bool = False
 
 
 class Meaning(NamedTuple):
@@ -63,12 +65,18 @@ class EventStream:
         self.whole = True
         self.excused: Counter[str] = Counter()
         self.again = 0
+        self.full: frozenset[int] = frozenset()
+        """Groups that are known to be of full attention, whatever events say."""
         self._once = once
         self._there: dict[Place, Counter[str]] = defaultdict(Counter)
         self._meanings: dict[tuple[str, str, int], Meaning] = {}
         self._ends: dict[str, tuple[int, ...]] = {}
         """The tokens with which the prefix of a name ends, whatever the medium and the block."""
         self._named: set[str] = set()
+        self._names_of: dict[tuple[int, ...], set[str]] = defaultdict(set)
+        """By the tokens of a block: the names that it was stored under, on any medium."""
+        self.sizes: set[int] = set()
+        """How many tokens a block has that was stored."""
         self._kinds: dict[int, str] = {}
         self._grouped: dict[str, bool] = {}
         """By medium: whether its events name a group."""
@@ -78,16 +86,17 @@ class EventStream:
         events leave open.
         """
         place = event.medium, event.group
-        if not event.tokens and (allowed.bare or event.kind != FULL) and len(event.hashes) == 1:
+        full = event.kind == FULL or event.group in self.full
+        if not event.tokens and (allowed.bare or not full) and len(event.hashes) == 1:
             # vLLM's own connectors have no tokens of groups that are pruned.
             self.excused["key_events without tokens"] += 1
             self._store(place, event.hashes)
             return
         yield from self._group_named(event)
         yield from self._kind_kept(event)
-        wrong = misshapen(event, gaps=allowed.gaps and event.kind != FULL)
+        wrong = misshapen(event, gaps=allowed.gaps and not full)
         if wrong:
-            yield Problem(MALFORMED, wrong)
+            yield Problem(MALFORMED, wrong, dropped=self._was_dropped(event))
         elif event.parent and event.parent not in self._named:
             yield from self._orphaned(event, allowed)
         if not wrong and len(event.hashes) * event.block_size == len(event.tokens):
@@ -113,6 +122,18 @@ class EventStream:
                 yield Problem(FALSE, self._why_not_there(name))
             else:
                 self.excused["blocks that may have been stored unseen"] += 1
+
+    def has(self, groups: tuple[int, ...], tokens: list[int]) -> bool:
+        """Whether a block of these tokens is told to be on another medium than the device, for one
+        of some groups; of which tokens it is, may have been told with the same name elsewhere.
+        """
+        names = self._names_of.get(tuple(tokens), ())
+        return any(
+            there[name] > 0
+            for (_, group), there in self._there.items()
+            if group in groups
+            for name in names
+        )
 
     def reset(self) -> None:
         """Take everything out, of a medium whose own event of that does not come here."""
@@ -145,6 +166,12 @@ class EventStream:
             return f"{shown(name)} was removed as often as it was stored"
         return f"no event stored {shown(name)}"
 
+    def _was_dropped(self, event: KvStored) -> bool:
+        """Whether an event has no tokens of a block that was stored with them, and removed."""
+        stored = {name for medium, name, _ in self._meanings if medium == event.medium}
+        there = self._there[event.medium, event.group]
+        return not event.tokens and all(name in stored and not there[name] for name in event.hashes)
+
     def _orphaned(self, event: KvStored, allowed: KeyEvents) -> Iterator[Problem]:
         if allowed.orphans:
             self.excused["key_events orphans"] += 1
@@ -157,6 +184,7 @@ class EventStream:
 
     def _meant(self, event: KvStored) -> Iterator[Problem]:
         """Yield why a name cannot stand for this block: it stands for another."""
+        self._note_names(event)
         for name, meaning in _meanings(event):
             known = self._meanings.setdefault((event.medium, name, event.block_size), meaning)
             ends = self._ends.setdefault(name, meaning.tokens)
@@ -175,8 +203,14 @@ class EventStream:
         """
         self._named.update(event.hashes)
         if not misshapen(event, gaps=False):
+            self._note_names(event)
             for name, meaning in _meanings(event):
                 self._ends.setdefault(name, meaning.tokens)
+
+    def _note_names(self, event: KvStored) -> None:
+        self.sizes.add(event.block_size)
+        for name, meaning in _meanings(event):
+            self._names_of[meaning.tokens].add(name)
 
     def _group_named(self, event: KvStored | KvRemoved) -> Iterator[Problem]:
         names = event.group >= 0

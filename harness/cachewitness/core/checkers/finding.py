@@ -12,7 +12,10 @@ OFF_GRID = "off-grid"
 LEFT_WINDOW = "left-window"
 """The cause of an event for routers that tells of a block with the tokens of a request whose window
 the block has left."""
-CAUSES = (EARLY_COPY, OFF_GRID, LEFT_WINDOW)
+DROPPED_TOKENS = "dropped-tokens"
+"""The cause of an event for routers that has no tokens of a block which was stored with them on the
+same medium, and removed since."""
+CAUSES = (EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS)
 
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -44,10 +47,7 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Whether a smaller trace that is found by `other` fails as this one does: these causes
         stand for no other.
         """
-        same = all(
-            (self.cause == cause) == (other.cause == cause)
-            for cause in (EARLY_COPY, OFF_GRID, LEFT_WINDOW)
-        )
+        same = all((self.cause == cause) == (other.cause == cause) for cause in CAUSES)
         return self.anomaly == other.anomaly and same
 
 

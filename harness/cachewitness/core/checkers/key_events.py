@@ -22,7 +22,7 @@ from functools import partial
 
 from cachewitness.core.attention_span import first_needed, has_window
 from cachewitness.core.checkers.event_stream import FALSE, EventStream, Problem, misshapen
-from cachewitness.core.checkers.finding import LEFT_WINDOW, Finding
+from cachewitness.core.checkers.finding import DROPPED_TOKENS, LEFT_WINDOW, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.router_view import (
     ANYWHERE,
@@ -31,10 +31,12 @@ from cachewitness.core.checkers.router_view import (
     UnreportedKey,
     UnreportedKeys,
 )
+from cachewitness.core.checkers.tier_hits import unreported
 from cachewitness.core.checkers.wording import count, with_detail
 from cachewitness.core.events import (
     Group,
     Header,
+    Hit,
     KeyEvents,
     KvCleared,
     KvRemoved,
@@ -82,6 +84,9 @@ class KeyEventsTrue(Checker):
             return "the engine tells nobody of its keys"
         self._rules = header.rules.key_events
         self._groups = [group.id for group in header.local_groups()]
+        self._tiers.full = frozenset(
+            group.id for group in header.local_groups() if group.kind == "full"
+        )
         self._windows = [group for group in header.local_groups() if has_window(group)]
         return "" if header.rules.caching else "prefix caching is off"
 
@@ -93,6 +98,7 @@ class KeyEventsTrue(Checker):
             KvRemoved: self.on_removed,
             KvCleared: self.on_cleared,
             KvUnreadable: self.on_unreadable,
+            Hit: self.on_hit,
             StepEnd: self.on_step_end,
             ResetDone: self.on_reset,
             Version: self.on_reset,
@@ -300,6 +306,8 @@ class KeyEventsTrue(Checker):
                 if problem.anomaly == FALSE and tokens
             ):
                 found.cause = LEFT_WINDOW
+            if problem.dropped:
+                found.cause = DROPPED_TOKENS
             yield found
         self.excused.update(self._tiers.excused)
         self._tiers.excused.clear()
@@ -355,6 +363,24 @@ class KeyEventsTrue(Checker):
                 yield f"its parent {event.parent!r} is a prefix that no event told"
 
     # --- what is not told -------------------------------------------------------------------------
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Iterator[Finding]:
+        """Find what is loaded from another tier that no router knows of."""
+        if not self._rules.tiers or event.tier == "local":
+            return
+        self.opportunities += 1
+        tokens, blocks = unreported(ledger, event, self._tiers)
+        if tokens:
+            yield Finding(
+                anomaly="lost-key-event",
+                r=event.r,
+                sentence=(
+                    f"Let {event.r} be given {count(event.reported, 'token')}, of which"
+                    f" {blocks} are loaded from another tier, {tokens} the first; however no event"
+                    " that stands told routers of them: a contradiction."
+                ),
+                line=f"{event.r} loads tokens {tokens} from a tier; routers know of no such block",
+            )
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Check at the end of this operation that events reported every key."""

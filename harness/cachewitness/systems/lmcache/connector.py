@@ -115,7 +115,7 @@ class LMCache:
     fenced = True
     unordered = False
     tells_failures = once = True
-    describes = drops = False
+    describes = reports = drops = False
     kept = 0
     lacks: Sequence[str] = ("adapter",)
     forward = None

@@ -160,8 +160,8 @@ def check_depth(source: Source, config: Any, options: Options) -> None:
 
 
 def _give_encoder_budget(scheduler: Any, config: Any, tokens: int) -> None:
-    """Let so many tokens of multimodal items be encoded in a step (0: as many as the model is
-    long), and as many be kept.
+    """Let so many tokens of multimodal items be encoded in a step, and as many be kept (0: as many
+    as the model is long); `make_room` gives more to an item that is longer.
 
     vLLM asks the model's processor for its longest item.
     """
@@ -171,7 +171,7 @@ def _give_encoder_budget(scheduler: Any, config: Any, tokens: int) -> None:
         limits.max_num_encoder_input_tokens, longest
     )
     cache = type(scheduler.encoder_cache_manager)
-    scheduler.encoder_cache_manager = cache(max(limits.encoder_cache_size, longest))
+    scheduler.encoder_cache_manager = cache(tokens or max(limits.encoder_cache_size, longest))
 
 
 def most_drafts(options: Options) -> int:

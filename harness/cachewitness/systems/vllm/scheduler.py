@@ -35,6 +35,7 @@ from cachewitness.engines.observe_pins import POOL
 from cachewitness.systems.vllm.build import fill
 from cachewitness.systems.vllm.clock import Clock, late
 from cachewitness.systems.vllm.drafts import NO_TOKEN, Flight, Flights
+from cachewitness.systems.vllm.encoder import EncoderOutputs, make_room
 from cachewitness.systems.vllm.engine_config import most_drafts
 from cachewitness.systems.vllm.engine_loop import EngineLoop
 from cachewitness.systems.vllm.grammars import Grammars
@@ -83,6 +84,7 @@ class RealScheduler(Driven):
         self.checkpoints: PrefillCheckpoints | None = None
         self._counts_admissions = counts_admissions(manager.manager)
         self._grammars = Grammars(source)
+        self._encoder = EncoderOutputs()
         self._sessions = Sessions(source, self.max_model_len)
         self._came = 0
         """How many requests came: their time of arrival, so that a run is the same every time."""
@@ -132,9 +134,7 @@ class RealScheduler(Driven):
         if submit.grammar:
             self._grammars.compile(request, submit.grammar)
         longest = max((item.length for item in submit.media), default=0)
-        self.scheduler.max_num_encoder_input_tokens = max(
-            self.scheduler.max_num_encoder_input_tokens, longest
-        )
+        make_room(self.scheduler, longest)
         self._sessions.add(submit, request, self.engine.sampler)
         self._add_request(request)
 
@@ -235,6 +235,7 @@ class RealScheduler(Driven):
         output = self._loop.step() or self._schedule()
         scheduler.max_num_scheduled_tokens = limit
         starts = self.worker.update(output)
+        self._encoder.update(output, starts)
         counts = output.num_scheduled_tokens
         zeros = output.new_block_ids_to_zero
         scheduled = Scheduled(

@@ -44,13 +44,14 @@ class Scenario:
     slow: bool = False
     needs: tuple[str, ...] = ()
     engines: int = 1
-    drafts: bool = False
+    options: tuple[str, ...] = ()
+    """What the trace's options have to name."""
 
     def applies(self, shape: Shape) -> bool:
-        """Whether the layout has the kinds of groups and the level, drafts and the second tier,
+        """Whether the layout has the kinds of groups, the level, the options and the second tier
         that it is about.
         """
-        if self.drafts and not shape.options.get("num_speculative_tokens"):
+        if not all(shape.options.get(name) for name in self.options):
             return False
         if (
             (self.tiered and not shape.tier_pages)
@@ -309,6 +310,25 @@ def identities(s: Script, shape: Shape) -> int:
     return 0
 
 
+def images_in_turn(s: Script, shape: Shape) -> int:
+    """Show images where the encoder's cache holds one alone: one image in two prompts at a time,
+    then others one after the other.
+    """
+    u = shape.unit
+    length = int(shape.options["encoder_budget"])
+    at = 2 * u - length // 2  # a chunk ends within the image
+    prompts = {r: f"{r}:{at} <image>:{length} {r}:{u}" for r in ("a", "b", "c", "d")}
+    for r in ("a", "b"):
+        s.submit(r, prompts[r], media=image(at, length, "cat"))
+    s.step(("a", 2 * u), ("b", 2 * u))
+    s.serve("c", prompts["c"], chunk=2 * u, media=image(at, length, "dog"))
+    for r in ("a", "b"):
+        s.decode(3, r)
+        s.finish(r)
+    s.serve("d", prompts["d"], chunk=2 * u, decode=4, media=image(at, length, "owl"))
+    return 0
+
+
 def long_decode(s: Script, shape: Shape) -> int:
     """Decode across several blocks and windows, then continue from what was generated."""
     u = shape.unit
@@ -476,7 +496,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         last_block_is_taken,
         levels=("scheduler",),
         tiered=True,
-        drafts=True,
+        options=("num_speculative_tokens",),
     ),
     Scenario(
         "engines-share-a-tier",
@@ -552,6 +572,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         "the same tokens under other salts, adapters and images",
         "vllm-project/vllm#3263, #36622, #53194",
         identities,
+    ),
+    Scenario(
+        "images-in-turn",
+        "images one after the other, where the encoder's cache holds one alone",
+        "vllm-project/vllm, `v1/core/encoder_cache_manager.py`",
+        images_in_turn,
+        levels=("scheduler",),
+        options=("encoder_budget",),
     ),
     Scenario(
         "long-decode",

@@ -313,8 +313,10 @@ def connected_header(
         drops=connector.drops,
     )
     rules = structs.replace(tiered.rules, tier=tier, progress_steps=waits)
-    if rules.key_events is not None and not connector.describes:
-        events = structs.replace(rules.key_events, bare=True)
+    if rules.key_events is not None:
+        events = structs.replace(
+            rules.key_events, bare=not connector.describes, tiers=connector.reports
+        )
         rules = structs.replace(rules, key_events=events)
     able = [name for name in tiered.capabilities if name not in connector.lacks]
     return structs.replace(tiered, pools=pools, rules=rules, capabilities=able)

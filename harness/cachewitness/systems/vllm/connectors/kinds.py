@@ -73,6 +73,8 @@ class Side(Memory, Protocol):
     """A request is looked up there once, until it has blocks."""
     drops: bool
     """Its hits give tokens back for EAGLE, as the device's do."""
+    reports: bool
+    """It tells routers what its memory has."""
     describes: bool
     """Its events for routers have the tokens of every block of full attention."""
     waits: int
@@ -111,7 +113,7 @@ class VllmSide:
     harness says which loads fail.
     """
 
-    tells_failures = once = drops = describes = False
+    tells_failures = once = drops = describes = reports = False
     waits = kept = 0
     away = False
     lacks: Sequence[str] = ()
@@ -154,6 +156,7 @@ class Connector:
         self.once = any(side.once for side in sides)
         self.drops = all(side.drops for side in sides)
         self.describes = all(side.describes for side in sides)
+        self.reports = all(side.reports for side in sides)
         self.null = [first + page for first, side in self._placed() for page in side.null]
 
     @property

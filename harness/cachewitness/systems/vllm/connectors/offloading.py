@@ -162,6 +162,7 @@ class Offloading(VllmSide):
 
     fenced = True
     describes: bool = True
+    reports: bool = True
     unordered = False
     forward = None
     null: Sequence[int] = ()
@@ -178,7 +179,7 @@ class Offloading(VllmSide):
         self._manager = getattr(whole, "primary_tier", whole)
         if whole is not self._manager:
             # Of what a tier has brought back vLLM tells the name alone.
-            self.describes = False
+            self.describes = self.reports = False
         if not hasattr(self._manager, "_policy"):
             raise UsageError(
                 f"--engine vllm: the spec's manager, {type(whole).__name__}, has no chunks that can"

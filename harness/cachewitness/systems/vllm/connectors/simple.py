@@ -63,7 +63,7 @@ class SimpleOffload(VllmSide):
     """The connector, both sides."""
 
     fenced = False
-    unordered = drops = True
+    unordered = drops = reports = True
     forward = None
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
