@@ -122,6 +122,10 @@ DECLARED: dict[str, tuple[Say, str]] = {
         says(not_applicable=dict.fromkeys(ALWAYS, "trust me")),
         "'safety-law' - at `$.not_applicable`",
     ),
+    "nobody is owed a turn": (
+        says(not_applicable={"progress": "trust me"}),
+        "'progress' - at `$.not_applicable`; it applies to every cache",
+    ),
     "no rule of keys applies, and there are keys": (
         says(not_applicable={OF_KEYS[1]: "trust me"}),
         "a key in group 0",

@@ -329,4 +329,29 @@ def answers_not_stored(engine: Driver) -> None:
     wrap(_manager(engine), "store", store)
 
 
+@fault(
+    name="furiosa-who-left-while-waiting-holds-the-queue",
+    mirrors=(
+        "vLLM v1/core/sched/scheduler.py (num_waiting_for_streaming_input: a session that ends"
+        " while it waits counts as waiting on)"
+    ),
+    anomaly="no-progress",
+    checker="progress",
+    group="O",
+    level="scheduler",
+)
+def who_left_while_waiting_holds_the_queue(engine: Driver) -> None:
+    """A request that ends while it waits is waited for, and nobody joins any more."""
+    scheduler = _adapter(engine).scheduler
+    gone: set[str] = set()
+
+    def finish(original: Any, request_ids: Any) -> None:
+        names = list(request_ids)
+        gone.update({request.request_id for request in scheduler.waiting}.intersection(names))
+        original(names)
+
+    wrap(scheduler, "finish", finish)
+    wrap(scheduler, "join", lambda original, *args: 0 if gone else original(*args))
+
+
 MUTANTS = declared(globals())

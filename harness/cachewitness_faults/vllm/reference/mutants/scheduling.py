@@ -7,11 +7,15 @@ from typing import Any
 
 from msgspec import structs
 
+from cachewitness.core.declared import DENIABLE
 from cachewitness.engines.adapter import Refused
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.fault_tools import BOTH, REFERENCE, adapter, core, wrap
 from cachewitness.engines.mutant import declared, mutant
 from cachewitness.systems.vllm.reference.capacity import longest_held
+
+ADMITTED = 3
+"""So many requests get a place from an engine that then stands still."""
 
 
 @mutant(
@@ -272,6 +276,70 @@ def null_block_counted_as_room(engine: Driver) -> None:
     most = longest_held(replace(config, num_blocks=config.num_blocks + 1))
     rules = structs.replace(engine.header.rules, max_prompt=most)
     engine.header = structs.replace(engine.header, rules=rules)
+
+
+@mutant(
+    name="third-request-is-the-last",
+    mirrors=(
+        "an engine that declares all that may excuse who waits (static batches, requests that are"
+        " given up for want of room, resets that are refused) and denies what rules it may"
+    ),
+    anomaly="no-progress",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+)
+def third_request_is_the_last(engine: Driver) -> None:
+    """Nobody is admitted behind the third request, and the engine declares whatever may excuse
+    that.
+    """
+    admitted: set[str] = set()
+    rules = structs.replace(
+        engine.header.rules, static_batches=True, engine_aborts=True, idle_resets=True
+    )
+    denied = dict.fromkeys(DENIABLE, "not judged here")
+    not_applicable = denied | engine.header.not_applicable
+    engine.header = structs.replace(engine.header, rules=rules, not_applicable=not_applicable)
+
+    def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if request.request_id not in admitted and len(admitted) == ADMITTED:
+            return None
+        given = original(request, *args, **kwargs)
+        if given is not None:
+            admitted.add(request.request_id)
+        return given
+
+    wrap(core(engine), "allocate_slots", allocate_slots)
+
+
+@mutant(
+    name="who-left-while-waiting-holds-the-queue",
+    mirrors=(
+        "vLLM v1/core/sched/scheduler.py (num_waiting_for_streaming_input: a session that ends"
+        " while it waits counts as waiting on)"
+    ),
+    anomaly="no-progress",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+    level="scheduler",
+)
+def who_left_while_waiting_holds_the_queue(engine: Driver) -> None:
+    """A request that ends while it waits is waited for, and nobody is admitted any more."""
+    scheduler = adapter(engine).scheduler
+    gone: set[str] = set()
+
+    def finish_requests(original: Any, request_ids: Any, *status: Any) -> None:
+        names = list(request_ids)
+        gone.update({request.request_id for request in scheduler.waiting}.intersection(names))
+        original(names, *status)
+
+    def schedule_waiting(original: Any, *args: Any) -> None:
+        if not gone:
+            original(*args)
+
+    wrap(scheduler, "finish_requests", finish_requests)
+    wrap(scheduler, "_schedule_waiting", schedule_waiting)
 
 
 MUTANTS = declared(globals())
