@@ -210,6 +210,17 @@ class Ends(reference.Router):
         sys.exit(0)
 
 
+class Odd(BaseException):
+    """No error of those that programs catch."""
+
+
+class RaisesWhatNobodyCatches(reference.Router):
+    """Raises what `except Exception` lets pass."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        raise Odd
+
+
 class EndsAtOnce(reference.Router):
     """Ends the process as soon as it is made."""
 
@@ -254,7 +265,15 @@ class RaisesWhatSaysNothing(reference.Router):
 
 @pytest.mark.parametrize(
     "make",
-    [Ends, EndsAtOnce, EndsAtAMessage, AnswersText, AnswersFractions, RaisesWhatSaysNothing],
+    [
+        Ends,
+        EndsAtOnce,
+        EndsAtAMessage,
+        AnswersText,
+        AnswersFractions,
+        RaisesWhatSaysNothing,
+        RaisesWhatNobodyCatches,
+    ],
 )
 def test_whatever_a_router_raises_or_answers_is_its_own_fault(make: Any) -> None:
     """It ends neither the command nor the judgement, and no fault of ours is made of it."""
@@ -302,6 +321,7 @@ def test_a_router_that_never_answers_is_found_and_the_session_over(make: Any) ->
     [
         ("import threading\nthreading.Event().wait()", "it gave no answer within 0.5 seconds"),
         ("raise SystemExit(0)", "ends the process that imports it"),
+        ("class Odd(BaseException): pass\nraise Odd", "cannot be imported (Odd"),
         (
             "class Mute(Exception):\n"
             "    def __str__(self):\n        raise RuntimeError\nraise Mute",

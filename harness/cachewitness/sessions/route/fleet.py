@@ -8,7 +8,8 @@ contradict its keys, no router is held to what they say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import index as whole
 from typing import Any
@@ -233,15 +234,11 @@ class Fleet:
 
     def _build(self) -> None:
         groups = groups_of(self.workers[0].header.local_groups())
-        try:
-            with call_within("be built", self._seconds):
-                self._router = self._make(
-                    groups, lambda worker, first: self.workers[worker].channel.replay(first)
-                )
-        except UsageError:
-            raise  # What a router lacks of this machine or its options is the user's to mend.
-        except (Exception, SystemExit) as error:
-            self._raised("be built for these cache groups", error, 0)
+        # What a router lacks of this machine or its options is the user's to mend.
+        with self._asks("be built", "be built for these cache groups", 0, passes=UsageError):
+            self._router = self._make(
+                groups, lambda worker, first: self.workers[worker].channel.replay(first)
+            )
 
     def _apply(self, op: Op | None, index: int) -> None:
         if op is None:
@@ -293,29 +290,38 @@ class Fleet:
 
     def _tell(self, number: int, message: int, index: int) -> None:
         assert self._router is not None
+        with self._asks("take", f"take in message {message} of worker {number}", index):
+            self._router.take(number, message, self.workers[number].channel.message(message))
+
+    @contextmanager
+    def _asks(
+        self,
+        call: str,
+        what: str,
+        index: int,
+        r: str = "",
+        passes: type[Exception] | tuple[()] = (),
+    ) -> Iterator[None]:
+        """Give the router its time for a call; whatever it raises but `passes` is its own."""
         try:
-            with call_within("take", self._seconds):
-                self._router.take(number, message, self.workers[number].channel.message(message))
-        except (Exception, SystemExit) as error:
-            self._raised(f"take in message {message} of worker {number}", error, index)
+            with call_within(call, self._seconds):
+                yield
+        except KeyboardInterrupt:
+            raise
+        except passes:
+            raise
+        except BaseException as error:
+            self._raised(what, error, index, r)
 
     def _raised(self, what: str, error: BaseException, index: int, r: str = "") -> None:
-        if isinstance(error, EngineFailure) and error.anomaly == HUNG:
-            self.course.hung = True
-            self._find(
-                RAISED,
-                f"Let a router {what}, which every router must bear; however it {error}: a"
-                " contradiction.",
-                f"the router {error}",
-                index,
-                r,
-            )
-            return
+        self.course.hung = isinstance(error, EngineFailure) and error.anomaly == HUNG
+        does = f"{error}" if self.course.hung else f"raises {describe_error(error)}"
+        did = does.replace("raises", "raised", 1)
         self._find(
             RAISED,
-            f"Let a router {what}, which every router must bear; however it raises"
-            f" {describe_error(error)}: a contradiction.",
-            f"the router raised {describe_error(error)}",
+            f"Let a router {what}, which every router must bear; however it {does}: a"
+            " contradiction.",
+            f"the router {did}",
             index,
             r,
         )
@@ -333,13 +339,12 @@ class Fleet:
         """
         assert self._router is not None
         tokens = self._texts.tokens(op.prompt)
-        try:
+        foreseen: list[int] = []
+        with self._asks("foresee", f"be asked of {op.r}", index, op.r):
             # It gets a list of its own: what is judged must not be the router's to change.
-            with call_within("foresee", self._seconds):
-                answer = dict(self._router.foresee([*tokens], op.salt, op.adapter))
-                foreseen = [whole(answer.get(number, 0)) for number in range(len(self.workers))]
-        except (Exception, SystemExit) as error:
-            self._raised(f"be asked of {op.r}", error, index, op.r)
+            answer = dict(self._router.foresee([*tokens], op.salt, op.adapter))
+            foreseen = [whole(answer.get(number, 0)) for number in range(len(self.workers))]
+        if not foreseen:
             return -1
         every = [worker.bounds(op, tokens, self._router) for worker in self.workers]
         settled = [not (worker.unsettled or worker.channel.behind) for worker in self.workers]

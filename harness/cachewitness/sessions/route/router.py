@@ -58,7 +58,9 @@ def load(name: str, seconds: float = SECONDS) -> Make:
             made = getattr(imported(module), attribute)
     except EngineFailure as error:
         raise UsageError(f"--router: {name} cannot be imported: it {error}") from None
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UsageError(f"--router: {name} cannot be imported ({describe_error(error)})") from None
     if not callable(made):
         raise UsageError(f"--router: {name} is no class")
