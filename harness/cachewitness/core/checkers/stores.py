@@ -58,7 +58,7 @@ class Owed:
     node: int
     places: list[Place]
     step: int
-    since: int = 0
+    since: int
     ended: int = -1
 
 
@@ -132,10 +132,11 @@ class StoresOwed(Checker):
         """
         begun = self._begun.pop(event.step, _Begun(event.seq, 0))
         room = min(begun.room, _free_aside(ledger))
+        # What was there when the engine chose what to store may end before the step does.
         complete = [
             owed
             for run in ledger.requests.ran_in(event)
-            for owed in _completed(ledger, ledger.requests[run.r], run, event.step)
+            for owed in _completed(ledger, ledger.requests[run.r], run, event.step, begun.seq)
         ]
         complete = [owed for owed in complete if owed.length > self._found.get(owed.r, 0)]
         missing = [owed for owed in complete if not _there(ledger, owed)]
@@ -148,8 +149,6 @@ class StoresOwed(Checker):
             for owed in missing:
                 if not self._failed.keys().isdisjoint(owed.places):
                     continue
-                # What was there when the engine chose what to store may end before the step does.
-                owed.since = begun.seq
                 self._pending.setdefault(owed.r, []).append(owed)
         return None
 
@@ -261,7 +260,9 @@ def _pages_lacking(ledger: Ledger, owed: Owed) -> int:
     )
 
 
-def _completed(ledger: Ledger, request: RequestRecord, run: Run, step: int) -> Iterator[Owed]:
+def _completed(
+    ledger: Ledger, request: RequestRecord, run: Run, step: int, since: int
+) -> Iterator[Owed]:
     """Yield the chunks that a run completed and whose pages its tables have, as far as the engine
     declares that it stores them.
     """
@@ -295,6 +296,7 @@ def _completed(ledger: Ledger, request: RequestRecord, run: Run, step: int) -> I
                     request.nodes[end],
                     places,
                     step,
+                    since,
                 )
 
 
