@@ -168,9 +168,11 @@ class EventStream:
 
     def _was_dropped(self, event: KvStored) -> bool:
         """Whether an event has no tokens of a block that was stored with them, and removed."""
+        if event.tokens:
+            return False
         stored = {name for medium, name, _ in self._meanings if medium == event.medium}
         there = self._there[event.medium, event.group]
-        return not event.tokens and all(name in stored and not there[name] for name in event.hashes)
+        return all(name in stored and not there[name] for name in event.hashes)
 
     def _orphaned(self, event: KvStored, allowed: KeyEvents) -> Iterator[Problem]:
         if allowed.orphans:
@@ -184,8 +186,7 @@ class EventStream:
 
     def _meant(self, event: KvStored) -> Iterator[Problem]:
         """Yield why a name cannot stand for this block: it stands for another."""
-        self._note_names(event)
-        for name, meaning in _meanings(event):
+        for name, meaning in self._learned(event):
             known = self._meanings.setdefault((event.medium, name, event.block_size), meaning)
             ends = self._ends.setdefault(name, meaning.tokens)
             alike = min(len(ends), event.block_size)
@@ -203,14 +204,15 @@ class EventStream:
         """
         self._named.update(event.hashes)
         if not misshapen(event, gaps=False):
-            self._note_names(event)
-            for name, meaning in _meanings(event):
+            for name, meaning in self._learned(event):
                 self._ends.setdefault(name, meaning.tokens)
 
-    def _note_names(self, event: KvStored) -> None:
+    def _learned(self, event: KvStored) -> Iterator[tuple[str, Meaning]]:
+        """Yield each name of an event and what it stands for, and take note of both."""
         self.sizes.add(event.block_size)
         for name, meaning in _meanings(event):
             self._names_of[meaning.tokens].add(name)
+            yield name, meaning
 
     def _group_named(self, event: KvStored | KvRemoved) -> Iterator[Problem]:
         names = event.group >= 0
