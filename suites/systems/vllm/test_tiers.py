@@ -205,6 +205,11 @@ class TestOnVllm:
         ("options", "line"),
         [
             ("spec=TieringOffloadingSpec", "spec is for a connector, and the options name none"),
+            (
+                "connector=simple,spec=TieringOffloadingSpec",
+                "takes no offloading spec and no tiers",
+            ),
+            ('connector=multi,secondary_tiers=[{"type": "fs"}]', "takes no offloading spec"),
             ("connector=offloading,spec=Other", "vLLM has no such offloading spec; known are CPU"),
             ("connector=offloading,spec=pathlib:Path", "does not derive from vLLM's CPUOffloading"),
             ("connector=offloading,spec=nowhere_at_all:X", "nowhere_at_all cannot be imported"),

@@ -162,6 +162,11 @@ KINDS: Mapping[str, Kind] = {
 """The connectors that can be named in the engine's option `connector`."""
 
 
+OFFLOADING = "OffloadingConnector"
+OF_A_SPEC = frozenset({"spec_name", "secondary_tiers"})
+"""What of a configuration that connector alone reads."""
+
+
 def asked_for(
     name: str, load_failure: str, source: Source, extra: Mapping[str, Any] | None = None
 ) -> ConnectorChoice | None:
@@ -179,6 +184,11 @@ def asked_for(
             f"vLLM {source.version}: its connectors are driven from {SINCE[0]}.{SINCE[1]} on"
         )
     kind = _plugged(name) if ":" in name else KINDS[name]
+    if kind.of_vllm != OFFLOADING and extra and not OF_A_SPEC.isdisjoint(extra):
+        raise UsageError(
+            f"--engine vllm:connector={name}: takes no offloading spec and no tiers;"
+            " connector=offloading does"
+        )
     return ConnectorChoice(kind._replace(extra={**kind.extra, **(extra or {})}), load_failure)
 
 

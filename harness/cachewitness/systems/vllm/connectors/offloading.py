@@ -166,8 +166,6 @@ class Offloading(VllmSide):
     unordered = False
     forward = None
     null: Sequence[int] = ()
-    kept = 0
-    """How many pages, behind the memory's own, keep what was put there."""
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
         self._source = source
