@@ -66,7 +66,7 @@ def describe_error(error: BaseException) -> str:
     """Return an exception in one line: its class, the first line of its message, and where it
     was raised.
     """
-    lines = _message(error).strip().splitlines()
+    lines = message_of(error).strip().splitlines()
     description = printable(
         f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     )
@@ -78,7 +78,7 @@ def describe_error(error: BaseException) -> str:
     )
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return what an exception says; nothing if it raises when it is asked."""
     try:
         return str(error)

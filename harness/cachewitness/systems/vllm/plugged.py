@@ -21,6 +21,7 @@ from typing import Any
 from cachewitness._util import imports
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.names import nearest
+from cachewitness.core.engine_failure import message_of
 
 ALLOWED = "VLLM_PLUGINS"
 """The variable by which vLLM is told which plug-ins it may load; empty: none."""
@@ -123,9 +124,5 @@ def settings(option: str, text: str) -> dict[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
-    try:
-        lines = str(error).splitlines()
-    except Exception:
-        # A plug-in's own class may not even say what it is.
-        lines = []
+    lines = message_of(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
