@@ -57,6 +57,21 @@ def last_boundary(manager: Any, request: Any) -> int:
     return before_the_last - before_the_last % int(manager.block_size)
 
 
+def left_while_waiting(scheduler: Any, finish: str) -> set[str]:
+    """Return the ids, from now on, of requests that a scheduler ends while they wait; `finish` is
+    its method that ends requests by their ids.
+    """
+    gone: set[str] = set()
+
+    def finished(original: Any, request_ids: Any, *status: Any) -> None:
+        names = list(request_ids)
+        gone.update({request.request_id for request in scheduler.waiting}.intersection(names))
+        original(names, *status)
+
+    wrap(scheduler, finish, finished)
+    return gone
+
+
 def wrap(target: Any, name: str, around: Callable[..., Any]) -> None:
     """Replace `target.name` by `around(original, *args, **kwargs)`."""
     original = getattr(target, name)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.fault_tools import wrap
+from cachewitness.engines.fault_tools import left_while_waiting, wrap
 from cachewitness.engines.mutant import declared, mutant
 from cachewitness_reference.furiosa.hybrid_match import usable
 from cachewitness_reference.furiosa.request import BlockCopy
@@ -343,14 +343,7 @@ def answers_not_stored(engine: Driver) -> None:
 def who_left_while_waiting_holds_the_queue(engine: Driver) -> None:
     """A request that ends while it waits is waited for, and nobody joins any more."""
     scheduler = _adapter(engine).scheduler
-    gone: set[str] = set()
-
-    def finish(original: Any, request_ids: Any) -> None:
-        names = list(request_ids)
-        gone.update({request.request_id for request in scheduler.waiting}.intersection(names))
-        original(names)
-
-    wrap(scheduler, "finish", finish)
+    gone = left_while_waiting(scheduler, "finish")
     wrap(scheduler, "join", lambda original, *args: 0 if gone else original(*args))
 
 

@@ -10,7 +10,14 @@ from msgspec import structs
 from cachewitness.core.declared import DENIABLE
 from cachewitness.engines.adapter import Refused
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.fault_tools import BOTH, REFERENCE, adapter, core, wrap
+from cachewitness.engines.fault_tools import (
+    BOTH,
+    REFERENCE,
+    adapter,
+    core,
+    left_while_waiting,
+    wrap,
+)
 from cachewitness.engines.mutant import declared, mutant
 from cachewitness.systems.vllm.reference.capacity import longest_held
 
@@ -327,18 +334,12 @@ def third_request_is_the_last(engine: Driver) -> None:
 def who_left_while_waiting_holds_the_queue(engine: Driver) -> None:
     """A request that ends while it waits is waited for, and nobody is admitted any more."""
     scheduler = adapter(engine).scheduler
-    gone: set[str] = set()
-
-    def finish_requests(original: Any, request_ids: Any, *status: Any) -> None:
-        names = list(request_ids)
-        gone.update({request.request_id for request in scheduler.waiting}.intersection(names))
-        original(names, *status)
+    gone = left_while_waiting(scheduler, "finish_requests")
 
     def schedule_waiting(original: Any, *args: Any) -> None:
         if not gone:
             original(*args)
 
-    wrap(scheduler, "finish_requests", finish_requests)
     wrap(scheduler, "_schedule_waiting", schedule_waiting)
 
 
