@@ -267,11 +267,16 @@ def test_a_crash_of_the_harness_is_no_verdict(
     code, _, err = _run(capsys, "--debug", *QUICK)
     assert code == 3 and "Traceback" in err
 
-    def leave(*_: object, **__: object) -> None:
-        raise SystemExit(0)
+    class Odd(BaseException):
+        pass
 
-    monkeypatch.setattr("cachewitness.sessions.run.runner.Runner.run", leave)
-    assert _run(capsys, *QUICK)[0] == 3
+    for leaves in (SystemExit(0), Odd()):
+
+        def leave(*_: object, leaves: BaseException = leaves, **__: object) -> None:
+            raise leaves
+
+        monkeypatch.setattr("cachewitness.sessions.run.runner.Runner.run", leave)
+        assert _run(capsys, *QUICK)[0] == 3
 
 
 def test_an_interruption_is_exit_code_130(
