@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cachewitness._util import output
 from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import one_line
 from cachewitness.cli.json_option import json_option, print_json
@@ -36,12 +35,9 @@ WORKERS_MAX = 100_000
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--workers",
-    type=click.IntRange(0, WORKERS_MAX),
+    type=click.IntRange(1, WORKERS_MAX),
     default=None,
-    help=(
-        "How many workers to start; default: one for each core, or each core of the cluster; 0:"
-        " only those that join work."
-    ),
+    help="How many workers to start; default: one for each core, or each core of the cluster.",
 )
 @click.option(
     "--database", metavar="FILE|URL", help="Where the state is kept, instead of what the file says."
@@ -54,14 +50,6 @@ WORKERS_MAX = 100_000
     "address",
     metavar="ADDRESS",
     help="Have a Ray cluster run the workers; `auto` finds one on this machine.",
-)
-@click.option(
-    "--join",
-    is_flag=True,
-    help=(
-        "Only work, until the campaign is over, for a machine that drives and judges it; exit code"
-        " 0 is no verdict then."
-    ),
 )
 @page_option
 @json_option("campaign")
@@ -79,7 +67,6 @@ def campaign(
     database: str | None,
     traces: str | None,
     address: str | None,
-    join: bool,
     folder: Path | None,
     as_json: bool,
     metrics: str | None,
@@ -92,21 +79,14 @@ def campaign(
     """
     from cachewitness.core.result import EXIT_FAIL
     from cachewitness.sessions.campaign import file as files
-    from cachewitness.sessions.campaign.worker import FindingsLost
+    from cachewitness.sessions.campaign.driver import FindingsLost
 
     definition = files.load(file)
     planned = planned_of(definition, file)
     settings = _settings(definition, database, traces)
-    if join and folder:
-        raise UsageError(
-            "--report: a worker that joins draws nothing; give it to the machine that drives the"
-            " campaign"
-        )
     try:
-        if join:
-            return _join(planned, settings)
         ready(folder)
-        executor = _executor(address)
+        executor = _executor(address, settings.attempts)
         settings = settings._replace(workers=_workers(planned, workers, executor, file))
         return _drive(planned, settings, executor, metrics, folder, as_json=as_json)
     except FindingsLost as error:
@@ -122,17 +102,16 @@ def _settings(definition: File, database: str | None, traces: str | None) -> Cam
         database=database or definition.state.database,
         traces=traces or definition.state.traces,
         workers=0,
-        lease=budget.lease,
         deadline=budget.deadline,
         attempts=budget.attempts,
         seconds=budget.seconds,
     )
 
 
-def _executor(address: str | None) -> Executor:
+def _executor(address: str | None, attempts: int) -> Executor:
     from cachewitness.sessions.campaign.executors import Processes, Ray
 
-    return Ray(address) if address else Processes()
+    return Ray(address, attempts) if address else Processes()
 
 
 def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Path) -> int:
@@ -148,18 +127,6 @@ def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Pat
             f" {why}; take 1"
         )
     return wanted if wanted is not None else 1 if why else executor.cores()
-
-
-def _join(planned: Planned, settings: CampaignSettings) -> int:
-    from cachewitness.sessions.campaign.driver import process_name
-    from cachewitness.sessions.campaign.worker import serve
-
-    done = serve(settings.given(planned.id, process_name(), traces=""))
-    did = f"this worker did {done:,} unit{'s' * (done != 1)}"
-    output.echo(
-        f"campaign {planned.name}: {did}; the verdict is that of the machine that drives it"
-    )
-    return 0
 
 
 def _drive(

@@ -72,12 +72,9 @@ def print_summary(document: Document, out: Console) -> None:
 def _work(document: Document) -> str:
     before = f" ({document.done_before:,} of them before)" if document.done_before else ""
     lost = f"; {document.workers_lost:,} workers were lost" if document.workers_lost else ""
-    late = (
-        f"; {document.late:,} outcomes came too late and were not counted" if document.late else ""
-    )
     return (
         f"{document.done:,} of {document.units:,} units done{before}, {document.traces:,} traces, "
-        f"{document.operations:,} operations, {document.seconds:.1f} s{lost}{late}"
+        f"{document.operations:,} operations, {document.seconds:.1f} s{lost}"
     )
 
 

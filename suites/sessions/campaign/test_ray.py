@@ -24,7 +24,7 @@ from suites.support.campaigns import InTurn, Remembered, came_to, driven, faulty
 from suites.support.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[3]
-TEXT = faulty("ray", lease=3.0)
+TEXT = faulty("ray")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH, "RAY_USAGE_STATS_ENABLED": "0"}
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None,

@@ -1,4 +1,4 @@
-"""What a campaign consists of: its units in the order in which they are leased, the self-test
+"""What a campaign consists of: its units in the order in which they are begun, the self-test
 first.
 """
 
