@@ -1,10 +1,11 @@
 """Campaigns whose workers and drivers are killed by signal 9 at random points, beside one that
 nobody disturbs.
 
-    python -m benchmarks.campaign_kills [--database URL] [--ray ADDRESS] [--kills 20] [--seed 0] [--write docs/results/campaign.md]
+    python -m benchmarks.campaign_kills [--database URL] [--ray] [--kills 20] [--seed 0] [--write docs/results/campaign.md]
 
-Without options the state is a file of SQLite and workers are processes. A campaign is killed
-several times and begun again each time its driver was; when it is done, the next one begins, until
+Without options the state is a file of SQLite and workers are processes; with --ray they are tasks
+of a cluster of two nodes on this machine, of which one is killed, too. A campaign is killed several
+times and begun again each time its driver was; when it is done, the next one begins, until
 there were so many kills. Exits 1 if one of them comes to something else than the undisturbed one,
 in any sum, finding or digest. Linux only, since processes are found in /proc.
 """  # noqa: E501
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -32,6 +34,7 @@ sys.path[:0] = [
 ]
 
 from benchmarks import sections
+from benchmarks.ray_cluster import Cluster, cluster
 from cachewitness import __version__
 from cachewitness._util import pages
 from cachewitness._util.errors import UsageError
@@ -39,6 +42,11 @@ from cachewitness.sessions.campaign.database import Database
 from cachewitness.sessions.campaign.executors import TASK
 
 ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": f"{ROOT}/harness:{ROOT}/reference_impl",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 FILE = """name = "{name}"
 seeds = [0]
 streams = ["main"]
@@ -64,7 +72,7 @@ class Setting:
 
     folder: Path
     database: str
-    ray: str
+    cluster: Cluster | None
     workers: int
 
     def started(self, name: str) -> subprocess.Popen[str]:
@@ -83,16 +91,11 @@ class Setting:
             str(self.workers),
         ]
         command += ["--database", self.database, "--traces", str(self.folder / name)]
-        command += ["--ray", self.ray] if self.ray else []
-        environment = {
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}/harness:{ROOT}/reference_impl",
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        command += ["--ray", self.cluster.address] if self.cluster else []
         return subprocess.Popen(
             command,
             cwd=self.folder,
-            env=environment,
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -117,21 +120,18 @@ class Setting:
 
     def workers_of(self, driver: int) -> list[int]:
         """Return the processes that work for a driver."""
+        if self.cluster:
+            return self.cluster.processes(TASK)
         found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                at_work = (
-                    (entry / "cmdline").read_bytes().startswith(TASK.encode())
-                    if self.ray
-                    else parent == driver
-                )
-            except OSError:
-                continue
-            found += [int(entry.name)] if at_work else []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                found += [int(entry.name)] if int(parent) == driver else []
         return found
+
+    def kinds(self) -> list[str]:
+        """Return what can be killed."""
+        return ["workers", "drivers", *(["machines"] if self.cluster else [])]
 
 
 @dataclass
@@ -169,13 +169,16 @@ def killed(
         if not victims:
             continue
         kills -= 1
-        if tried.killed["workers"] <= tried.killed["drivers"]:
+        kind = min(setting.kinds(), key=lambda one: tried.killed[one])
+        tried.killed[kind] += 1
+        if kind == "workers":
             os.kill(chance.choice(victims), signal.SIGKILL)
-            tried.killed["workers"] += 1
+        elif setting.cluster and kind == "machines":
+            setting.cluster.kill_node()
+            setting.cluster.add()
         else:
             process.kill()
             process.communicate()
-            tried.killed["drivers"] += 1
             process = setting.started(name)
     return finished(process)
 
@@ -186,17 +189,20 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--database", default="")
-    parser.add_argument("--ray", default="")
+    parser.add_argument("--ray", action="store_true")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--each", type=int, default=4, help="kills of one campaign at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", type=Path)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="cachewitness-kills-") as kept:
+    with (
+        tempfile.TemporaryDirectory(prefix="cachewitness-kills-") as kept,
+        cluster(2, ENVIRONMENT) if args.ray else nullcontext() as nodes,
+    ):
         folder = Path(kept)
         setting = Setting(
-            folder, args.database or str(folder / "state.sqlite"), args.ray, args.workers
+            folder, args.database or str(folder / "state.sqlite"), nodes, args.workers
         )
         stamp = f"{os.getpid()}"
         began = time.monotonic()
@@ -223,7 +229,7 @@ def main() -> int:
         "campaign-kills",
         title=(
             f"Killed at random points: {'PostgreSQL' if args.database else 'SQLite'},"
-            f" {'Ray' if args.ray else 'processes'}"
+            f" {'Ray, two nodes' if args.ray else 'processes'}"
         ),
         release=__version__,
         today=date.today().isoformat(),
