@@ -84,21 +84,28 @@ def task_of(made: Planned, place: int, folder: Path, deadline: float = 60.0) -> 
 
 
 class Remembered:
-    """Carries out every unit once and remembers what came of it; `done` counts how often each
-    was asked for.
+    """Carries out every unit once and remembers what came of it, with its traces; `done` counts
+    how often each was asked for.
     """
 
     def __init__(self) -> None:
         self._outcomes: dict[str, bytes] = {}
+        self._traces: dict[str, bytes] = {}
         self.done: dict[str, int] = {}
 
     def __call__(self, unit: Unit, store: Store) -> Outcome:
-        """Return what came of a unit, a copy that nobody else has."""
+        """Return what came of a unit, a copy that nobody else has; its traces are in the store."""
         key, _ = units.entered(unit)
         self.done[key] = self.done.get(key, 0) + 1
         if key not in self._outcomes:
             self._outcomes[key] = units.stored(perform(unit, store), key)
-        return units.outcome_of(self._outcomes[key], key)
+        outcome = units.outcome_of(self._outcomes[key], key)
+        for met in filter(None, (*outcome.met, outcome.small)):
+            if met.trace in self._traces:
+                store.put(self._traces[met.trace])
+            else:
+                self._traces[met.trace] = store.get(met.trace)
+        return outcome
 
 
 @dataclass

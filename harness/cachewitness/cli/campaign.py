@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,7 +31,36 @@ WORKERS_MAX = 100_000
 """More is a mistake."""
 
 
-@click.command()
+class _Command(click.Command):
+    """`campaign merge …` is a command of its own; any other first word is that of a campaign."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args[:1] == [merge.name]:
+            return merge.make_context(f"{info_name} {merge.name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+class _Shard(click.ParamType[tuple[int, int]]):
+    """`K/N`: the share with number K of N, counted from 1."""
+
+    name = "shard"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        number, _, count = str(value).partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            self.fail(f"{value!r} is not K/N with K from 1 to N, such as 1/3", param, ctx)
+        return int(number), int(count)
+
+
+@click.command(cls=_Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--workers",
@@ -51,6 +80,15 @@ WORKERS_MAX = 100_000
     metavar="ADDRESS",
     help="Have a Ray cluster run the workers; `auto` finds one on this machine.",
 )
+@click.option(
+    "--shard",
+    type=_Shard(),
+    metavar="K/N",
+    help=(
+        "Only share K of N, with a database of its own; `campaign merge` puts them together. Exit"
+        " code 0 is no verdict then."
+    ),
+)
 @page_option
 @json_option("campaign")
 @click.option(
@@ -67,6 +105,7 @@ def campaign(
     database: str | None,
     traces: str | None,
     address: str | None,
+    shard: tuple[int, int] | None,
     folder: Path | None,
     as_json: bool,
     metrics: str | None,
@@ -75,7 +114,7 @@ def campaign(
     be killed.
 
     The same command goes on with a campaign that was interrupted. docs/campaign.md describes the
-    file.
+    file. `campaign merge A B -o C` puts databases into one.
     """
     from cachewitness.core.result import EXIT_FAIL
     from cachewitness.sessions.campaign import file as files
@@ -83,6 +122,8 @@ def campaign(
 
     definition = files.load(file)
     planned = planned_of(definition, file)
+    if shard:
+        planned = _share(planned, shard, folder, as_json=as_json)
     settings = _settings(definition, database, traces)
     try:
         ready(folder)
@@ -92,6 +133,56 @@ def campaign(
     except FindingsLost as error:
         click.echo(f"cachewitness: {one_line(str(error))}", err=True)
         return EXIT_FAIL
+
+
+@click.command()
+@click.argument(
+    "databases",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+)
+@click.option(
+    "-o",
+    "--output",
+    "into",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The database that all results are entered into; made if it is not there.",
+)
+def merge(databases: tuple[Path, ...], into: Path) -> int:
+    """Put the results of campaigns, of shares say, into one database, and their traces beside it.
+
+    The command of the campaign with --database and --traces then does what is missing, and judges
+    the whole. Exit code 0 is no verdict.
+    """
+    from cachewitness._util import output
+    from cachewitness.sessions.campaign.merge import merge as merged
+
+    done = merged(databases, into)
+    for line in dict.fromkeys(done.missing):
+        click.echo(f"cachewitness: {one_line(line)}; its unit will be done again", err=True)
+    files = f"{len(databases)} file{'s' * (len(databases) != 1)}"
+    output.echo(f"{into}: {done.results:,} results of {files}, {done.found:,} with findings")
+    return 0
+
+
+def _share(
+    planned: Planned, shard: tuple[int, int], folder: Path | None, *, as_json: bool
+) -> Planned:
+    """Return a share. Raises UsageError if a document of it is asked for, which would be taken for
+    that of the campaign.
+    """
+    from cachewitness.sessions.campaign.plan import share_of
+
+    if folder or as_json:
+        option = "--report" if folder else "--json"
+        raise UsageError(
+            f"{option}: a share has no verdict; give it to the command that judges the merged"
+            " campaign"
+        )
+    return share_of(planned, *shard)
 
 
 def _settings(definition: File, database: str | None, traces: str | None) -> CampaignSettings:
@@ -161,7 +252,7 @@ def _drive(
     else:
         from cachewitness.cli.campaign_report import print_summary
 
-        print_summary(document, terminal.console())
+        print_summary(document, terminal.console(), planned.share)
     return drawn(document.exit_code, folder, document, partial(_drawn, document), problems)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from shutil import rmtree
 
 import msgspec
 import pytest
@@ -171,9 +172,9 @@ def test_a_finding_is_told_though_its_minimal_trace_is_gone(
 ) -> None:
     made = planned(TINY + BUDGET, tmp_path)
     kept = settings(tmp_path)
-    summary = document(
-        driven(made, kept, InTurn(remembered)), kept
-    )  # what is remembered was stored elsewhere
+    result = driven(made, kept, InTurn(remembered))
+    rmtree(kept.traces)
+    summary = document(result, kept)
     assert summary.exit_code == EXIT_FAIL and summary.findings[0].unread.endswith(
         "cannot be read (No such file or directory)"
     )

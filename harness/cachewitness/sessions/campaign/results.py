@@ -101,6 +101,11 @@ def store_name(traces: str, database: str) -> str:
     return os.path.relpath(folder, Path(database).absolute().parent)
 
 
+def store_place(name: str, database: str) -> str:
+    """Return where a store of traces is that the rows of a database name so."""
+    return name if "://" in name else os.path.normpath(Path(database).absolute().parent / name)
+
+
 def _content(value: object) -> bytes:
     """Return what a column of bytes holds; nothing if it holds none."""
     return bytes(value) if isinstance(value, bytes | memoryview) else b""
