@@ -25,6 +25,7 @@ from cachewitness.core.engine_failure import (
     EngineFailure,
     NoAnswer,
     OwnMistake,
+    as_exception,
     describe_error,
     of_ours,
 )
@@ -242,7 +243,8 @@ class BatchedRun:
         observer = self._observer
         try:
             answer = self._engine.apply(op)
-        except Exception as error:
+        except BaseException as raised:
+            error = as_exception(raised)
             self._judge_before(error)
             observer.activity.operations += 1
             _raised(error, self._engine, op, index, observer)
@@ -408,8 +410,8 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
     observer.activity.operations += 1
     try:
         answer = engine.apply(op)
-    except Exception as error:
-        _raised(error, engine, op, index, observer)
+    except BaseException as raised:
+        _raised(as_exception(raised), engine, op, index, observer)
         return None
     return observer.intake.take(answer, op, index)
 
@@ -435,7 +437,8 @@ def let_go(engine: Engine, observer: Observer, last: int) -> None:
         engine.close()
     except UsageError:
         raise
-    except Exception as error:
+    except BaseException as raised:
+        error = as_exception(raised)
         failed(observer, last, "Let go of the engine after the last operation", error)
 
 
