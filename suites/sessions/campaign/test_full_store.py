@@ -48,7 +48,7 @@ class Refused(InTurn):
         try:
             return super().wait(seconds)
         except UsageError as error:
-            return [Ended(key, why=str(error), refused=True)]
+            return [Ended(key, why=str(error), refused=True, tries=0)]
 
 
 def test_a_trace_that_cannot_be_written_leaves_no_file(

@@ -267,8 +267,7 @@ class Driver:
 
         Raises UsageError if one after another ends.
         """
-        attempts = self._settings.attempts
-        self._tries[ended.key] += 0 if ended.refused else ended.tries
+        self._tries[ended.key] += ended.tries
         again = not self._given_up(ended.key)
         then = "it is carried out again" if again else "the unit is given up"
         how = f"refused it: {ended.why}" if ended.refused else ended.why
@@ -276,9 +275,11 @@ class Driver:
         self._progress.incidents.append(
             f"a worker at unit {self._units[ended.key].name} {how}; {then}"
         )
-        self._fruitless += ended.tries
-        most = self._settings.workers * (1 if ended.refused else attempts)
-        if self._fruitless > most + (0 if ended.refused else FRUITLESS):
+        self._fruitless += max(1, ended.tries)
+        most = self._settings.workers
+        if not ended.refused:
+            most = most * self._settings.attempts + FRUITLESS
+        if self._fruitless > most:
             raise UsageError(f"no worker can go on; the last one said: {ended.why}")
         return again
 

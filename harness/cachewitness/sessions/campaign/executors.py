@@ -18,7 +18,7 @@ import msgspec
 
 from cachewitness._util import strays, workers
 from cachewitness._util.errors import EngineMissing, UsageError
-from cachewitness.sessions.campaign.worker import Answer, Task, carry_out
+from cachewitness.sessions.campaign.worker import READY, Answer, Task, carry_out
 
 _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from"
@@ -26,6 +26,8 @@ _MAIN = (
 )
 LINE_MAX = 400
 """Characters of what a worker said last that are told."""
+START = 60.0
+"""Seconds in which a worker is ready for its first unit; then the time of the unit begins."""
 LET_GO = 5.0
 """Seconds in which a worker that closed its output ends."""
 EXIT_TOO_LONG = 75
@@ -35,7 +37,7 @@ EXIT_TOO_LONG = 75
 class Ended(NamedTuple):
     """How a try at a unit ended: what was answered, or why nothing was, after how many tries.
 
-    `refused`: it cannot be carried out there, and another try could not either.
+    `refused`: it cannot be carried out there, and another try could not either; it was none.
     """
 
     key: str
@@ -62,7 +64,9 @@ class Executor(Protocol):
 
 
 def _ended(key: str, answer: Answer) -> Ended:
-    return Ended(key, answer.outcome, answer.refused, refused=bool(answer.refused))
+    if answer.refused:
+        return Ended(key, why=answer.refused, refused=True, tries=0)
+    return Ended(key, answer.outcome)
 
 
 class _Process:
@@ -72,6 +76,7 @@ class _Process:
 
     def __init__(self, answers: SimpleQueue[tuple[_Process, bytes]]) -> None:
         self.task: Task | None = None
+        self.ready = False
         self.since = 0.0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self._mark = strays.new()
@@ -106,7 +111,10 @@ class _Process:
         """Whether its unit takes longer than it may: native code can keep any clock of its own from
         running.
         """
-        return self.task is not None and time.monotonic() - self.since > self.task.deadline
+        if self.task is None:
+            return False
+        most = self.task.deadline + (0.0 if self.ready else START)
+        return time.monotonic() - self.since > most
 
     def how_it_ended(self) -> str:
         """Return how a process ended whose output is at an end."""
@@ -173,6 +181,10 @@ class Processes:
         if process not in self._busy:
             return []
         assert process.task is not None
+        if line == READY:
+            process.ready = True
+            process.since = time.monotonic()
+            return []
         if not line.endswith(b"\n"):  # half a line, and then nothing: it died
             return [] if line else self._lost(process, process.how_it_ended())
         self._busy.remove(process)

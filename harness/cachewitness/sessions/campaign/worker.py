@@ -20,6 +20,9 @@ from cachewitness.sessions.campaign import unit as units
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.store import opened
 
+READY = b"\n"
+"""What a process writes once it is ready for a unit."""
+
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A unit to be carried out: its key, the unit as it is stored, the store of its traces, and the
@@ -57,7 +60,7 @@ def carry_out(task: Task) -> Answer:
 
 def main() -> int:
     """Carry out the units of standard input, a line each, and answer each by a line on standard
-    output; return the exit code.
+    output, after one that says that it is ready; return the exit code.
     """
     parent = int(sys.argv[1])
     die_with_the_parent()
@@ -65,6 +68,8 @@ def main() -> int:
         return EXIT_USAGE
     tasks = _own(0, "rb")
     answers = _own(1, "wb")
+    answers.write(READY)
+    answers.flush()
     for line in tasks:
         answer = carry_out(msgspec.json.decode(line, type=Task))
         answers.write(msgspec.json.encode(answer) + b"\n")
