@@ -148,19 +148,24 @@ def campaign(
     "into",
     required=True,
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
     help="The database that all results are entered into; made if it is not there.",
 )
-def merge(databases: tuple[Path, ...], into: Path) -> int:
+def merge(databases: tuple[Path, ...], into: str) -> int:
     """Put the results of campaigns, of shares say, into one database, and their traces beside it.
 
     The command of the campaign with --database and --traces then does what is missing, and judges
     the whole. Exit code 0 is no verdict.
     """
     from cachewitness._util import output
+    from cachewitness.sessions.campaign.database import without_password
     from cachewitness.sessions.campaign.merge import merge as merged
 
-    done = merged(databases, into)
+    if "://" in into:
+        raise UsageError(
+            f"-o {without_password(into)}: it is a file; a server can be the --database of every"
+            " share, and needs no merge"
+        )
+    done = merged(databases, Path(into))
     for line in dict.fromkeys(done.missing):
         click.echo(f"cachewitness: {one_line(line)}; its unit will be done again", err=True)
     files = f"{len(databases)} file{'s' * (len(databases) != 1)}"

@@ -311,7 +311,9 @@ def test_kill_9_of_a_worker_and_of_the_driver(
     worker, *_ = _children(first.pid)
     os.kill(worker, signal.SIGKILL)
     assert first.stderr is not None
-    assert any("was ended by signal 9; it is carried out again" in line for line in first.stderr)
+    assert any(
+        "was ended by signal 9; the unit is carried out again" in line for line in first.stderr
+    )
     _wait(lambda: done() >= 3)
     workers = _children(first.pid)
     os.kill(first.pid, signal.SIGKILL)

@@ -172,6 +172,10 @@ def test_a_share_with_a_finding_fails_and_one_without_its_units_is_unknown(
         (["merge", "no.sqlite", "-o", "all"], "'no.sqlite' does not exist"),
         (["merge", "c.toml", "-o", "all"], "c.toml: file is not a database"),
         (["merge", "empty.sqlite", "-o", "all"], "empty.sqlite: no such table: results"),
+        (
+            ["merge", "c.toml", "-o", "postgresql://me:hidden@h/db"],
+            "me@h/db: it is a file; a server",
+        ),
         (["merge", "empty.sqlite", "-o", "./empty.sqlite"], "it is one of those that are merged"),
     ],
 )

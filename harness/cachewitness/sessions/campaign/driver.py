@@ -269,11 +269,11 @@ class Driver:
         """
         self._tries[ended.key] += ended.tries
         again = not self._given_up(ended.key)
-        then = "it is carried out again" if again else "the unit is given up"
+        then = "carried out again" if again else "given up"
         how = f"refused it: {ended.why}" if ended.refused else ended.why
         self._progress.lost += ended.tries
         self._progress.incidents.append(
-            f"a worker at unit {self._units[ended.key].name} {how}; {then}"
+            f"a worker at unit {self._units[ended.key].name} {how}; the unit is {then}"
         )
         self._fruitless += max(1, ended.tries)
         most = self._settings.workers
