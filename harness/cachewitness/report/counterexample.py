@@ -16,7 +16,7 @@ import msgspec
 
 from cachewitness._util.lines import printable
 from cachewitness.core.checkers.anomalies import BY_NAME
-from cachewitness.core.checkers.finding import EARLY_COPY, Finding
+from cachewitness.core.checkers.finding import EARLY_COPY, OPEN_CHUNK, Finding
 from cachewitness.core.events import Event
 from cachewitness.core.trace_format import (
     Extend,
@@ -158,6 +158,11 @@ def caused(cause: str) -> str:
         return (
             f"{cause}, as the page was copied from one that had a key for what the same step was"
             " yet to write"
+        )
+    if cause == OPEN_CHUNK:
+        return (
+            f"{cause}, as the hit ends inside a chunk of which it brings nothing, and the request"
+            " computes that chunk from there on alone"
         )
     return f"{cause}, as {describe_cause(cause)}" if is_cause(cause) else ""
 

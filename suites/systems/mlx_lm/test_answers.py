@@ -95,8 +95,23 @@ def test_a_model_whose_uncached_answers_depend_on_their_company_is_a_finding(mod
     assert not [tally.unjudged for tally in result.tallies if tally.unjudged]
 
 
+WINDOWED = "mlx-window-merged-from-its-front"
+LONG = [*asked("a", "doc:70"), *asked("b", "doc:70 more:9")]
+"""A prompt longer than a window and a chunk, and one that goes on behind it."""
+
+
 @installed
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("model", ["gemma3_text", "qwen3_next"])
+def test_a_window_that_is_merged_from_its_front_is_found_where_there_is_one(model: str) -> None:
+    """A batch takes the entries in front of a cursor; without windows nothing is changed."""
+    wrong = runs(trace(*LONG, chunk=64), engine(model=model, mutant=WINDOWED)).findings
+    windows = model == "gemma3_text"
+    assert [finding.anomaly for finding in wrong] == (["answer-differs"] if windows else [])
+    assert runs(trace(*LONG, chunk=64), engine(model=model)).findings == []
+
+
+@installed
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name != WINDOWED])
 @pytest.mark.parametrize("model", ["qwen3_next", "falcon_h1"])
 def test_a_fault_is_found_and_only_with_the_cache(model: str, fault: str) -> None:
     found = runs(trace(*GROWN), engine(model=model, mutant=fault)).findings
