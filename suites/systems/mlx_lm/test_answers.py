@@ -16,12 +16,20 @@ from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit, Trace
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
-from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, PADDED
+from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES
 from cachewitness.systems.mlx_lm.kind import configurations
 from cachewitness.workloads.answer_stories import write
 from cachewitness_faults.mlx_lm.cache_faults import FAULTS
 
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
+
+PADDED = (
+    *("jamba", "nemotron_h", "mamba", "olmo_hybrid", "bailing_moe_linear", "rwkv7"),
+    *("recurrent_gemma", "baichuan_m1"),
+)
+"""Those whose answers depend on their company in a batch, cache or not
+(docs/systems/mlx_lm-notes.md); one request at a time they can be judged.
+"""
 
 
 def engine(**options: str) -> EngineSpec:

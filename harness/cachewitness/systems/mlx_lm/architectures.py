@@ -178,12 +178,5 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
 beside attention, Mamba-1, Mamba-2 alone and between attention, gated linear attention, RWKV-7,
 RG-LRU, and short convolutions on keys and values or alone.
 """
-PADDED = (
-    *("jamba", "nemotron_h", "mamba", "olmo_hybrid", "bailing_moe_linear", "rwkv7"),
-    *("recurrent_gemma", "baichuan_m1"),
-)
-"""Those whose answers depend on their company in a batch, cache or not
-(docs/systems/mlx_lm-notes.md); one request at a time they can be judged.
-"""
 CONTROL = "qwen3"
 """Attention alone."""
