@@ -23,7 +23,7 @@ TINY = (
     'name = "tiny"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts ='
     ' ["full"]\n[budget]\ntraces = 2\nper_unit = 2\n'
 )
-LONG = 60.0
+LONG = 300.0
 WORKER = "from cachewitness.sessions.campaign import worker\n"
 
 
