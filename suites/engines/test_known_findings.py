@@ -22,7 +22,17 @@ CASES = {
     ("vllm", "0.29.0"): ("vllm-before-0.30.txt",),
     ("vllm", "0.34.0"): (),
     ("vllm", "0.9.1"): (),
-    ("vllm:connector=offloading-sync", "0.33.0"): (VLLM, "vllm-0.33-connectors.txt"),
+    ("vllm:connector=simple", "0.33.0"): (VLLM, "vllm-0.33-connectors.txt"),
+    ("vllm:connector=offloading-sync", "0.33.0"): (
+        VLLM,
+        "vllm-0.33-connectors.txt",
+        "vllm-0.33-offloading.txt",
+    ),
+    ("vllm:connector=multi", "0.33.0"): (
+        VLLM,
+        "vllm-0.33-connectors.txt",
+        "vllm-0.33-offloading.txt",
+    ),
     ("vllm:connector=lmcache-outputs", "0.33.0"): (VLLM, "vllm-0.33-lmcache.txt"),
     ("vllm:connector=lmcache-chunks", "0.33.0"): (
         VLLM,

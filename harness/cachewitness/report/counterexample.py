@@ -16,7 +16,7 @@ import msgspec
 
 from cachewitness._util.lines import printable
 from cachewitness.core.checkers.anomalies import BY_NAME
-from cachewitness.core.checkers.finding import EARLY_COPY, Finding
+from cachewitness.core.checkers.finding import EARLY_COPY, OPEN_CHUNK, Finding
 from cachewitness.core.events import Event
 from cachewitness.core.trace_format import (
     Extend,
@@ -29,7 +29,7 @@ from cachewitness.core.trace_format import (
     UpdateWeights,
 )
 from cachewitness.report.summary import Failure, Stored
-from cachewitness.workloads.avoided import MEANINGS, describe_cause
+from cachewitness.workloads.avoided import describe_cause, is_cause
 
 WIDTH = 100
 SHOWN_BEFORE = 36
@@ -159,7 +159,12 @@ def caused(cause: str) -> str:
             f"{cause}, as the page was copied from one that had a key for what the same step was"
             " yet to write"
         )
-    return f"{cause}, as {describe_cause(cause)}" if cause.partition("+")[0] in MEANINGS else ""
+    if cause == OPEN_CHUNK:
+        return (
+            f"{cause}, as the hit ends inside a chunk of which it brings nothing, and the request"
+            " computes that chunk from there on alone"
+        )
+    return f"{cause}, as {describe_cause(cause)}" if is_cause(cause) else ""
 
 
 def describe(trace: Trace) -> str:

@@ -5,8 +5,9 @@ was written.
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from cachewitness.core.checkers.finding import EARLY_COPY
+from cachewitness.core.checkers.finding import EARLY_COPY, OPEN_CHUNK
 from cachewitness.core.driving import check
 from cachewitness.report.counterexample import headline
 from cachewitness.workloads.notation import parse
@@ -74,3 +75,60 @@ def test_a_smaller_trace_stands_for_the_same_cause_alone() -> None:
         and not early.alike(other)
         and not other.alike(early)
     )
+
+
+STORED = """pool 0: 12 pages, null 0
+pool 1: 8 pages, tier cpu, evicts lru
+group 0: full block 4
+group 1: chunked block 16 chunk 4
+group 2: full block 4 pool 1
+rules: alignment 4
+submit a x:12
+hit a 0
+acquire a | 1 2 3 | 4
+publish 0/1 a:4
+publish 0/2 a:8
+publish 0/3 a:12
+step 1: a 0..12 | 1 2 3 | 4; store 0/1>1/0 0/2>1/1 0/3>1/2
+publish 2/0 a:4
+publish 2/1 a:8
+publish 2/2 a:12
+finish a
+release a
+submit b x:12
+acquire b | 5 6 7 | 8
+"""
+LOADED = "copy 1/0>0/5 1/1>0/6 1/2>0/7"
+
+
+def of_reads(text: str) -> list[tuple[str, str]]:
+    """Return the causes of what is read wrongly."""
+    return [one for one in causes(text) if one[0] == "stale-hit"]
+
+
+def test_a_hit_that_ends_inside_a_chunk_is_the_cause_where_it_brings_nothing_of_it() -> None:
+    """The last token alone is computed again, and the other three of its chunk are nowhere."""
+    whole = "hit b 12 resume 11 tier cpu | 5 6 7 | | 0 1 2\n"
+    last = f"step 2: b 11..12 | 5 6 7 | 8; {LOADED}\n"
+    assert of_reads(STORED + whole + last) == [("stale-hit", OPEN_CHUNK)]
+
+
+def test_a_hit_that_ends_with_a_chunk_needs_nothing_of_it() -> None:
+    """The lawful look-alike: the chunk is computed as a whole."""
+    shorter = "hit b 8 tier cpu | 5 6 | | 0 1\n"
+    rest = "step 2: b 8..12 | 5 6 7 | 8; copy 1/0>0/5 1/1>0/6\n"
+    assert of_reads(STORED + shorter + rest) == []
+
+
+@pytest.mark.parametrize(
+    ("hit", "moved"),
+    [
+        ("hit b 12 resume 11 tier cpu | 5 6 7 | | 0 1 2", "copy 1/0>0/5 1/1>0/6"),
+        ("hit b 12 resume 11 | 5 6 7 | ", LOADED),
+    ],
+    ids=["a page is not loaded", "a hit on the device"],
+)
+def test_other_reads_there_have_another_cause(hit: str, moved: str) -> None:
+    """What full attention reads is no matter of chunks, and the device's own hits end with them."""
+    found = of_reads(STORED + f"{hit}\nstep 2: b 11..12 | 5 6 7 | 8; {moved}\n")
+    assert found[0] == ("stale-hit", "")

@@ -245,6 +245,46 @@ def test_the_example_connector_takes_back_what_the_device_has_already() -> None:
     assert [finding.anomaly for finding in result.findings] == ["lost-hit", "false-statistics"]
 
 
+def test_the_example_connector_saves_a_prompt_again_with_more_blocks() -> None:
+    """Of a prompt that is computed in chunks it saves the first chunk's blocks, and all of them
+    when the prompt comes again; a prompt that ends behind them loads all.
+    """
+    ops: list[Op] = [
+        Submit("r1", "a:97"),
+        *[Step()] * 6,
+        Finish("r1"),
+        Step(),
+        Submit("r2", "a:97"),
+        *[Step()] * 3,
+        Finish("r2"),
+        Step(),
+        Reset(running=True, tier="local"),
+        Submit("r3", "a:98"),
+        *[Step()] * 3,
+    ]
+    result = tell("example", ops, max_num_batched_tokens=32)
+    (hit,) = [
+        event for event in result.history.events if isinstance(event, Hit) and event.r == "r3"
+    ]
+    assert result.findings == [] and (hit.tier, hit.resume) == ("cpu", 96)
+
+
+def test_the_example_connector_is_refused_over_several_groups() -> None:
+    with pytest.raises(UsageError, match="not SupportsHMA"):
+        tell("example", [], layout="full-swa")
+
+
+def test_a_request_that_is_resumed_in_front_of_its_prompt_is_judged() -> None:
+    """The example connector finds a folder of no token, and takes 16 tokens off a prompt of one."""
+    served = [
+        [Submit(f"r{i}", prompt), *[Step()] * 3, Finish(f"r{i}"), Step()]
+        for i, prompt in enumerate(("a:9", "b:1"))
+    ]
+    result = tell("example", [op for ops in served for op in ops], max_num_batched_tokens=128)
+    (finding,) = result.findings
+    assert finding.anomaly == "engine-crashed" and "r1 from token -16" in finding.sentence
+
+
 @pytest.mark.parametrize("connector", CONNECTORS)
 @pytest.mark.parametrize("layout", ["full", "full-swa-mamba"])
 def test_a_hit_says_from_where_each_block_was_loaded(layout: str, connector: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.difference import difference
-from cachewitness.core.checkers.finding import EARLY_COPY, Finding
+from cachewitness.core.checkers.finding import EARLY_COPY, OPEN_CHUNK, Finding
 from cachewitness.core.checkers.wording import all_named, count, named, with_detail
 from cachewitness.core.events import Group, Read
 from cachewitness.core.ledger.ledger import Ledger
@@ -27,13 +27,12 @@ def diagnose(ledger: Ledger, read: Read) -> Finding | None:
     if not invalid or ledger.requests[read.r].tainted:
         return None
     case = _Case(ledger, read, invalid[0])
-    cause = EARLY_COPY if case.record is not None and case.record.early else ""
     return Finding(
         anomaly=case.anomaly(),
         r=read.r,
         sentence=case.sentence(),
         line=case.line(),
-        cause=cause,
+        cause=case.cause(),
     )
 
 
@@ -74,6 +73,29 @@ class _Case:
             if key.state == "unbacked":
                 return "fabricated-snapshot" if self.group.kind == "recurrent" else "partial-commit"
         return self._foreign()
+
+    def cause(self) -> str:
+        """Return what is behind it, where that can be seen; else nothing."""
+        record = self.record
+        if record is None:
+            return ""
+        return EARLY_COPY if record.early else OPEN_CHUNK if self._begun_inside(record) else ""
+
+    def _begun_inside(self, record: PageRecord) -> bool:
+        """Whether the request was resumed inside a chunk from another tier's hit, and the page has
+        what it computed from there on, and nothing of the chunk in front of that.
+        """
+        request = self.request
+        hit = request.hit
+        if self.group.kind != "chunked" or hit is None or hit.tier == "local":
+            return False
+        opened = hit.resume // self.group.chunk * self.group.chunk
+        return (
+            opened <= self.start < hit.resume == record.start
+            and record.writer == request.r
+            and record.node != NOTHING
+            and record.group == self.group.id
+        )
 
     def _holds(self, record: PageRecord) -> bool:
         """Whether the page is the request's; one whose step outlives it may have given it back."""

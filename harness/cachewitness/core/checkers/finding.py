@@ -15,7 +15,10 @@ the block has left."""
 DROPPED_TOKENS = "dropped-tokens"
 """The cause of an event for routers that has no tokens of a block which was stored with them on the
 same medium, and removed since."""
-CAUSES = (EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS)
+OPEN_CHUNK = "open-chunk"
+"""The cause of a read in front of where a request was resumed, inside a chunk of attention that was
+open there: the hit brought nothing of that chunk."""
+CAUSES = (EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS, OPEN_CHUNK)
 
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):

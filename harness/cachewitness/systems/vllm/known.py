@@ -29,6 +29,8 @@ def known_lists(version: str, options: Mapping[str, str]) -> tuple[str, ...]:
     if connector and name == LAST:
         behind = "lmcache" if connector.startswith("lmcache") else "connectors"
         listed.append(f"vllm-{name}-{behind}.txt")
+        if connector.startswith("offloading") or connector == "multi":
+            listed.append(f"vllm-{name}-offloading.txt")
         if connector in LISTED_CONNECTORS:
             listed.append(f"vllm-{name}-{connector}.txt")
     return tuple(listed)

@@ -75,7 +75,7 @@ class FedTokens:
         sampled.
         """
         before = self._runner.input_batch.prev_req_id_to_index or {}
-        return tokens[:-1] == expected[:-1] and tokens[-1] == PLACEHOLDER and r in before
+        return tokens[:-1] == expected[:-1] and tokens[-1:] == [PLACEHOLDER] and r in before
 
     def prepared(self, counts: Mapping[str, int]) -> None:
         """Where nobody waits for what is sampled, have the worker note placeholders for those

@@ -19,6 +19,7 @@ from shutil import rmtree
 from types import SimpleNamespace
 from typing import Any
 
+from cachewitness._util.errors import UsageError
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.engines.cache_state import Claim, KeyId
 from cachewitness.systems.vllm.connectors.copies import Job
@@ -81,10 +82,10 @@ class Files:
             known.layers.add(path.name)
 
     def _stored(self, blocks: list[int], layer: str, before: Stored | None) -> Stored:
-        pages = (
-            before.pages if before is not None else [*range(self._count, self._count + len(blocks))]
-        )
-        self._count = max(self._count, *(page + 1 for page in pages), 0)
+        pages = before.pages[: len(blocks)] if before is not None else []
+        more = len(blocks) - len(pages)
+        pages += range(self._count, self._count + more)
+        self._count += more
         have = [self._pool.who_has([block]) for block in blocks]
         r, *_ = (sorted(set.intersection(*have)) if have else []) or [""]
         return Stored(pages, self._copies.begin(blocks, pages, stores=True, steps=1), r, layer)
@@ -177,7 +178,13 @@ class Example(VllmSide):
             for kind in type(connector).__mro__
             if hasattr(module := importlib.import_module(kind.__module__), "safetensors")
         ]
-        (group,) = connector._kv_cache_config.kv_cache_groups
+        groups = connector._kv_cache_config.kv_cache_groups
+        if len(groups) > 1:
+            raise UsageError(
+                "--engine: vLLM refuses its ExampleConnector where layers have several cache groups"
+                " (it is not SupportsHMA)"
+            )
+        (group,) = groups
         self._size = connector._block_size
         slots = importlib.import_module("torch").arange(
             connector._kv_cache_config.num_blocks * self._size

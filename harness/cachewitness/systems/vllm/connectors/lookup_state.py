@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
+from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import Acquire, Release
 from cachewitness.engines.cache_state import Tables
 from cachewitness.engines.observe_pins import POOL, ObservedPool
@@ -101,9 +102,15 @@ class ConnectedManager(ReportingManager):
     def _allocate_slots(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
         """Give a request blocks; if some are to be loaded, the hit is reported when the step
         says from where.
+
+        Raises EngineFailure if it is to begin in front of its first token: vLLM's worker has
+        nothing there.
         """
         loaded = kwargs.get("num_external_computed_tokens", 0)
         r = request.request_id
+        start = request.num_computed_tokens + kwargs.get("num_new_computed_tokens", 0) + loaded
+        if start < 0:
+            raise EngineFailure("engine-crashed", f"schedules {r} from token {start} on")
         if loaded:
             self.observed.report_no_hit(r)
         place = len(self.observed.events)
