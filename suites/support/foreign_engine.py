@@ -155,6 +155,8 @@ class Mortal:
         return getattr(self.engine, name)
 
     def describe(self):
+        if self.options.get("at") == "describe":
+            HOW[self.options["how"]]()
         return self.engine.describe()
 
     def apply(self, op):

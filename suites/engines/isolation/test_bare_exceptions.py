@@ -64,6 +64,25 @@ def test_a_run_goes_on_and_its_trace_replays(
     assert "engine-crashed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("how", ["own-exit", "raise"])
+def test_a_run_ends_with_a_finding_where_the_engine_is_let_go(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not where a run asks an engine in front of its traces how long a prompt may be."""
+    engine = ("--engine", f"mortal:how={how},at=close", *HERE)
+    assert invoke(["run", *engine, "--suite", "invariants", "--fail-fast"]) == 1
+    assert "Let go of the engine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["own-exit", "raise"])
+def test_an_engine_that_does_not_say_what_it_is_is_one_line(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ("--engine", f"mortal:how={how},at=describe", *HERE)
+    assert invoke(["run", *engine, "--suite", "invariants"]) == 4
+    assert "does not say what it is for trace" in capsys.readouterr().err
+
+
 def test_a_fuzz_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     """A campaign ends with the finding, made small."""
     engine = ("--engine", "mortal:how=own-exit,at=submit", *HERE)
