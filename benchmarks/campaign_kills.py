@@ -1,10 +1,11 @@
 """Campaigns whose workers and drivers are killed by signal 9 at random points, beside one that
 nobody disturbs.
 
-    python -m benchmarks.campaign_kills [--database URL] [--ray ADDRESS] [--kills 20] [--seed 0] [--write docs/results/campaign.md]
+    python -m benchmarks.campaign_kills [--database URL] [--ray] [--kills 20] [--seed 0] [--write docs/results/campaign.md]
 
-Without options the state is a file of SQLite and workers are processes. A campaign is killed
-several times and begun again each time its driver was; when it is done, the next one begins, until
+Without options the state is a file of SQLite and workers are processes; with --ray they are tasks
+of a cluster of two nodes on this machine, of which one is killed, too. A campaign is killed several
+times and begun again each time its driver was; when it is done, the next one begins, until
 there were so many kills. Exits 1 if one of them comes to something else than the undisturbed one,
 in any sum, finding or digest. Linux only, since processes are found in /proc.
 """  # noqa: E501
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -32,6 +34,7 @@ sys.path[:0] = [
 ]
 
 from benchmarks import sections
+from benchmarks.ray_cluster import Cluster, cluster
 from cachewitness import __version__
 from cachewitness._util import pages
 from cachewitness._util.errors import UsageError
@@ -39,6 +42,11 @@ from cachewitness.sessions.campaign.database import Database
 from cachewitness.sessions.campaign.executors import TASK
 
 ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": f"{ROOT}/harness:{ROOT}/reference_impl",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 FILE = """name = "{name}"
 seeds = [0]
 streams = ["main"]
@@ -51,7 +59,6 @@ layouts = ["full"]
 traces = 60
 per_unit = 3
 shrink = 1
-lease = 3.0
 attempts = 50
 """
 SUMS = ("digest", "exit_code", "units", "done", "traces", "operations", "subjects", "classes")
@@ -65,7 +72,7 @@ class Setting:
 
     folder: Path
     database: str
-    ray: str
+    cluster: Cluster | None
     workers: int
 
     def started(self, name: str) -> subprocess.Popen[str]:
@@ -84,16 +91,11 @@ class Setting:
             str(self.workers),
         ]
         command += ["--database", self.database, "--traces", str(self.folder / name)]
-        command += ["--ray", self.ray] if self.ray else []
-        environment = {
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}/harness:{ROOT}/reference_impl",
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        command += ["--ray", self.cluster.address] if self.cluster else []
         return subprocess.Popen(
             command,
             cwd=self.folder,
-            env=environment,
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -108,9 +110,7 @@ class Setting:
         while process.poll() is None:
             time.sleep(0.05)
             try:
-                ((done,),) = database.rows(
-                    "SELECT count(*) FROM units WHERE state = 'done' AND worker <> 'before'"
-                )
+                ((done,),) = database.rows("SELECT count(*) FROM results")
             except UsageError:  # the tables are not there yet
                 done = 0
             if before is not None and done > before:
@@ -120,21 +120,18 @@ class Setting:
 
     def workers_of(self, driver: int) -> list[int]:
         """Return the processes that work for a driver."""
+        if self.cluster:
+            return self.cluster.processes(TASK)
         found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                at_work = (
-                    (entry / "cmdline").read_bytes().startswith(TASK.encode())
-                    if self.ray
-                    else parent == driver
-                )
-            except OSError:
-                continue
-            found += [int(entry.name)] if at_work else []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                found += [int(entry.name)] if int(parent) == driver else []
         return found
+
+    def kinds(self) -> list[str]:
+        """Return what can be killed."""
+        return ["workers", "drivers", *(["machines"] if self.cluster else [])]
 
 
 @dataclass
@@ -145,8 +142,7 @@ class Tried:
     campaigns: int = 0
     seconds: float = 0.0
     units: int = 0
-    leases: int = 0
-    late: int = 0
+    undone: int = 0
     different: list[str] = field(default_factory=list)
 
 
@@ -173,13 +169,16 @@ def killed(
         if not victims:
             continue
         kills -= 1
-        if tried.killed["workers"] <= tried.killed["drivers"]:
+        kind = min(setting.kinds(), key=lambda one: tried.killed[one])
+        tried.killed[kind] += 1
+        if kind == "workers":
             os.kill(chance.choice(victims), signal.SIGKILL)
-            tried.killed["workers"] += 1
+        elif setting.cluster and kind == "machines":
+            setting.cluster.kill_node()
+            setting.cluster.add()
         else:
             process.kill()
             process.communicate()
-            tried.killed["drivers"] += 1
             process = setting.started(name)
     return finished(process)
 
@@ -190,17 +189,20 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--database", default="")
-    parser.add_argument("--ray", default="")
+    parser.add_argument("--ray", action="store_true")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--each", type=int, default=4, help="kills of one campaign at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", type=Path)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="cachewitness-kills-") as kept:
+    with (
+        tempfile.TemporaryDirectory(prefix="cachewitness-kills-") as kept,
+        cluster(2, ENVIRONMENT) if args.ray else nullcontext() as nodes,
+    ):
         folder = Path(kept)
         setting = Setting(
-            folder, args.database or str(folder / "state.sqlite"), args.ray, args.workers
+            folder, args.database or str(folder / "state.sqlite"), nodes, args.workers
         )
         stamp = f"{os.getpid()}"
         began = time.monotonic()
@@ -218,7 +220,7 @@ def main() -> int:
             summary = killed(setting, name, chance, min(left, args.each), length, tried)
             tried.campaigns += 1
             tried.seconds += time.monotonic() - began
-            _compare(name, summary, whole, setting, tried)
+            _compare(name, summary, whole, tried)
             print(
                 f"{name}: {dict(tried.killed)} killed so far, digest {summary['digest']}",
                 flush=True,
@@ -227,7 +229,7 @@ def main() -> int:
         "campaign-kills",
         title=(
             f"Killed at random points: {'PostgreSQL' if args.database else 'SQLite'},"
-            f" {'Ray' if args.ray else 'processes'}"
+            f" {'Ray, two nodes' if args.ray else 'processes'}"
         ),
         release=__version__,
         today=date.today().isoformat(),
@@ -241,25 +243,15 @@ def main() -> int:
     return 1 if tried.different else 0
 
 
-def _compare(
-    name: str, summary: dict[str, Any], whole: dict[str, Any], setting: Setting, tried: Tried
-) -> None:
+def _compare(name: str, summary: dict[str, Any], whole: dict[str, Any], tried: Tried) -> None:
     same = [summary[key] == whole[key] for key in SUMS]
     same.append(
         [one["signature"] for one in summary["findings"]]
         == [one["signature"] for one in whole["findings"]]
     )
     tried.different += [] if all(same) else [name]
-    database = Database(setting.database)
-    ((units, leases),) = database.rows(
-        "SELECT count(*), sum(fence) FROM units WHERE campaign = ?", summary["campaign"]
-    )
-    database.close()
-    tried.units, tried.leases, tried.late = (
-        tried.units + int(units),
-        tried.leases + int(leases),
-        tried.late + summary["late"],
-    )
+    tried.units += summary["units"]
+    tried.undone += summary["units"] - summary["done"]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Faults in a real vLLM's own code against this harness: what kills each, and after how much work.
 
-The workloads are those of every engine, in turn: random traces and scenarios on every
-configuration, and what the fuzzer draws. A kill is the anomaly that the fault names in advance,
+The workloads are those of every engine, in turn: random traces on every configuration, each
+scenario once, the large ones among them, each scenario on every configuration, and what the fuzzer
+draws. A kill is the anomaly that the fault names in advance,
 raised by the checker that it names, on a trace that the same vLLM passes without the fault. Seconds
 are CPU seconds of this process from the first operation to the kill, and leave out the import of
 vLLM.
@@ -10,7 +11,7 @@ vLLM.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, product
@@ -33,10 +34,15 @@ from cachewitness.systems.vllm.reference.policy import (
 )
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
-from cachewitness.workloads.scenarios import SCENARIOS
+from cachewitness.workloads.scenarios import LARGE, SCENARIOS, Scenario, Shape
 from cachewitness_faults.vllm.faults import TELL_HITS, needs
 
 ROUNDS = 2
+ASKED_FOR = frozenset({"prompt_logprobs"})
+"""What a scenario may need beside what every engine can do."""
+LARGE_ON = 4
+"""On so many configurations the large scenarios come early: a fault that begins with a size need
+not show on every one."""
 LEAST, MOST = 30_000, 10
 """On a slow machine a hunt goes on for so many operations, within so many times its budget."""
 
@@ -58,8 +64,9 @@ class Hunt:
 def workloads(level: Level, seed: int = 0) -> Iterator[Trace]:
     """Yield traces without end, none of which withdraws a request.
 
-    A random trace on every configuration, and so again; then a scenario on every one, and so on;
-    after each trace what the fuzzer draws.
+    A random trace on every configuration; each scenario on one and the large ones on several, so
+    that none of them waits for another to be through with all; random traces again; then a
+    scenario on every one, and so on. After each trace comes what the fuzzer draws.
     """
     shapes = [configuration.shape(level) for configuration in early(_configurations(level))]
     drawn = _drawn(level, seed)
@@ -67,12 +74,25 @@ def workloads(level: Level, seed: int = 0) -> Iterator[Trace]:
         yield from _in_turn(
             (random_trace(shape, number, withdraw=False) for shape in shapes), drawn
         )
-    for story in SCENARIOS:
-        yield from _in_turn(
-            (story.trace(shape) for shape in shapes if story.applies(shape) and not story.needs),
-            drawn,
-        )
+        if number % ROUNDS == 0:
+            yield from _in_turn(_each_once([*_stories(), *LARGE * LARGE_ON], shapes), drawn)
+    for story in _stories():
+        yield from _in_turn((story.trace(shape) for shape in shapes if story.applies(shape)), drawn)
     yield from drawn
+
+
+def _stories() -> list[Scenario]:
+    return [story for story in SCENARIOS if set(story.needs) <= ASKED_FOR]
+
+
+def _each_once(stories: Sequence[Scenario], shapes: Sequence[Shape]) -> Iterator[Trace]:
+    """Yield each scenario once for each time that it is listed, the next one on the next of the
+    configurations that it applies to.
+    """
+    for place, story in enumerate(stories):
+        fitting = [shape for shape in shapes if story.applies(shape)]
+        if fitting:
+            yield story.trace(fitting[place % len(fitting)])
 
 
 def early(configurations: Iterable[Configuration]) -> list[Configuration]:

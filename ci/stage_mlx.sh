@@ -4,8 +4,9 @@
 # everything has run.
 #
 #   CACHEWITNESS_MLX_CACHE   where the virtual environment is kept between runs (~0.6 GB)
-#   MODELS                   the architectures that run both suites; default: all but jamba, whose batches are wrong without a
-#                            cache (docs/systems/mlx_lm-notes.md), so that nothing can be said of its cache
+#   MODELS                   the architectures that run both suites
+#   STORIES, ALONE           those that run the hand-written one; the latter one request at a time, as their batches are wrong without
+#                            a cache (docs/systems/mlx_lm-notes.md)
 #   PYTHON                   the Python that makes the environment (3.11 or later)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,10 +26,21 @@ fi
 "$venv/bin/python" -m pip install --quiet -e '.[dev]' -c ci/constraints.txt
 
 status=0
-for model in ${MODELS:-qwen3_next gemma3_text falcon_h1}; do
+run() { # MODEL ARGUMENT…
+    local model=$1
+    shift
     printf '\n== %s\n' "$model"
     "$venv/bin/python" -m cachewitness.cli run --engine "mlx-lm:model=$model" "$@" ||
         status=$((status ? status : $?))
+}
+for model in ${MODELS:-qwen3_next gemma3_text falcon_h1}; do
+    run "$model" "$@"
+done
+for model in ${STORIES:-mamba2 granitemoehybrid plamo2 lfm2}; do
+    run "$model" --suite answers "$@"
+done
+for model in ${ALONE:-jamba nemotron_h mamba olmo_hybrid bailing_moe_linear rwkv7 recurrent_gemma baichuan_m1}; do
+    run "$model,concurrency=1" --suite answers "$@"
 done
 printf '\n== tests\n'
 "$venv/bin/python" -m pytest suites/systems/mlx_lm/test_answers.py || status=$((status ? status : $?))

@@ -72,7 +72,7 @@ def _without_large_scenarios(
     purpose.
     """
     if not ALL and request.node.get_closest_marker("large") is None:
-        monkeypatch.setattr(Suite, "large_traces", lambda *_: iter(()))
+        monkeypatch.setattr(Suite, "large_traces", lambda *_, **__: iter(()))
 
 
 NOT_RUN: dict[str, str] = {}

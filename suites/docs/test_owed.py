@@ -8,6 +8,7 @@ import pytest
 
 from cachewitness._util import plugins
 from cachewitness.engines.faults import ENGINE_GROUP, all_mutants, of_engine
+from cachewitness_faults.vllm.faults import FAULTS
 from suites.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "soundness.md").read_text(encoding="utf-8")
@@ -44,3 +45,18 @@ def test_each_kind_has_faults_in_two_engines_of_which_one_is_not_vllm(row: list[
 
 def test_the_table_is_there() -> None:
     assert len(ROWS) == 7
+
+
+REPORTED = PAGE.partition("## Mechanisms of public reports")[2].partition("\n## ")[0]
+
+
+def test_reported_mechanisms_name_faults_and_tests_that_there_are() -> None:
+    """Each row has a test at least."""
+    rows = [line.strip("|").split("|") for line in REPORTED.splitlines() if line.startswith("| ")]
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "suites").rglob("*.py"))
+    known = {*engines(), *FAULTS}
+    assert len(rows) == 15
+    for _, _, faults, tests in rows[1:]:
+        assert {*re.findall(r"`([^`]+)`", faults)} <= known
+        names = re.findall(r"`([^`]+)`", tests)
+        assert names and all(f"def {name}(" in sources for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cachewitness.cli import invoke
 from cachewitness.core import stored
@@ -19,6 +20,7 @@ from cachewitness.core.events import (
     Pool,
     StepEnd,
     Submitted,
+    Write,
 )
 from cachewitness.report.html.life import Life
 from cachewitness.report.html.lives import lives
@@ -200,3 +202,15 @@ def test_a_page_that_a_pool_has_later_is_followed_from_then_on() -> None:
     ]
     (life,) = lives(header, events, None, [(0, 2)])
     assert [event.text for event in life.events] == ["acquired by r1"]
+
+
+def test_a_write_to_a_page_that_no_pool_has_is_drawn() -> None:
+    """A history that somebody else recorded may name one: it has no life to tell."""
+    history = parse(f"{POOL}submit r1 a:5\nacquire r1 | 1 2\nstep 1: r1 0..5 | 1 2\n", "wrong")
+    events = [
+        replace(event, pages=[-1, 2]) if isinstance(event, Write) else event
+        for event in history.events
+    ]
+    (finding, *_) = judge(history.header, iter(events)).findings
+    assert isinstance(events[finding.seq], Write)
+    assert lives(history.header, events, finding) == []

@@ -185,15 +185,6 @@ def test_a_campaign_shows_its_findings_step_by_step(
     assert "was found as" in text and "Not run on reference, vllm" in text
 
 
-def test_only_who_drives_a_campaign_draws_it(
-    driven_before: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert invoke([*driven_before, "--join", "--report", "out"]) == 4
-    assert (
-        "a worker that joins draws nothing" in capsys.readouterr().err and not Path("out").exists()
-    )
-
-
 COMMANDS = {
     "cachewitness.sessions.mutants.report_page.of_hunt": HUNT,
     "cachewitness.vectors.page.of_vectors": [

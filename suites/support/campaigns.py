@@ -1,10 +1,11 @@
 """Campaigns for tests: small ones, and workers within the test's own process that die where they
-are told to.
+should.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +16,13 @@ import msgspec
 from cachewitness.cli.campaign import planned_of
 from cachewitness.sessions.campaign import file as files
 from cachewitness.sessions.campaign import unit as units
-from cachewitness.sessions.campaign.database import Database
 from cachewitness.sessions.campaign.driver import CampaignProgress, CampaignSettings, Driver, Result
 from cachewitness.sessions.campaign.executors import Ended
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.plan import Planned
-from cachewitness.sessions.campaign.queue import Queue
 from cachewitness.sessions.campaign.store import Store, opened
 from cachewitness.sessions.campaign.unit import Outcome, Unit
-from cachewitness.sessions.campaign.worker import Given
+from cachewitness.sessions.campaign.worker import Task
 
 FAULTY = "reference:mutant=lookup-one-unit-short"
 SMALL = f"""
@@ -42,10 +41,8 @@ shrink = 1
 """
 
 
-def faulty(name: str, lease: float) -> str:
-    """Return the text of a campaign of thirty units on an engine with a fault, whose leases last
-    so many seconds.
-    """
+def faulty(name: str) -> str:
+    """Return the text of a campaign of thirty units on an engine with a fault."""
     return f"""name = "{name}"
 streams = ["main"]
 [[engines]]
@@ -55,7 +52,6 @@ layouts = ["full"]
 traces = 60
 per_unit = 2
 shrink = 1
-lease = {lease}
 """
 
 
@@ -70,43 +66,52 @@ def planned(text: str, folder: Path) -> Planned:
 
 
 def settings(
-    folder: Path, *, workers: int = 2, database: str = "", lease: float = 30.0, attempts: int = 5
+    folder: Path, *, workers: int = 2, database: str = "", attempts: int = 5
 ) -> CampaignSettings:
     """Return where a campaign of a test is kept."""
     return CampaignSettings(
         database=database or str(folder / "state.sqlite"),
         traces=str(folder / "traces"),
         workers=workers,
-        lease=lease,
         attempts=attempts,
     )
 
 
+def task_of(made: Planned, place: int, folder: Path, deadline: float = 60.0) -> Task:
+    """Return a unit of a campaign as a worker gets it."""
+    key, spec = made.entries[place]
+    return Task(key=key, spec=spec, traces=str(folder / "traces"), deadline=deadline)
+
+
 class Remembered:
-    """Carries out every unit once and remembers what came of it; `done` counts how often each
-    was asked for.
+    """Carries out every unit once and remembers what came of it, with its traces; `done` counts
+    how often each was asked for.
     """
 
     def __init__(self) -> None:
         self._outcomes: dict[str, bytes] = {}
+        self._traces: dict[str, bytes] = {}
         self.done: dict[str, int] = {}
 
     def __call__(self, unit: Unit, store: Store) -> Outcome:
-        """Return what came of a unit, a copy that nobody else has."""
+        """Return what came of a unit, a copy that nobody else has; its traces are in the store."""
         key, _ = units.entered(unit)
         self.done[key] = self.done.get(key, 0) + 1
         if key not in self._outcomes:
             self._outcomes[key] = units.stored(perform(unit, store), key)
-        return units.outcome_of(self._outcomes[key], key)
+        outcome = units.outcome_of(self._outcomes[key], key)
+        for met in filter(None, (*outcome.met, outcome.small)):
+            if met.trace in self._traces:
+                store.put(self._traces[met.trace])
+            else:
+                self._traces[met.trace] = store.get(met.trace)
+        return outcome
 
 
 @dataclass
 class InTurn:
-    """An executor whose workers do one unit each time they are looked at, one after another, and
-    die where chance says.
-
-    A worker dies with a unit that it has leased, with one that it has carried out and not entered,
-    or behind one.
+    """An executor that carries out one unit each time it is asked, one after another, and whose
+    workers die where chance says: with a unit that they have begun, or with what came of it.
     """
 
     call: Perform
@@ -114,45 +119,29 @@ class InTurn:
     deadly: str = ""
     """What is in the name of a unit that ends whoever begins it."""
     died: int = 0
-    _workers: dict[str, Given] = field(default_factory=dict)
+    _tasks: deque[Task] = field(default_factory=deque)
 
     def cores(self) -> int:
         return 2
 
-    def start(self, given: Given) -> str:
-        self._workers[given.worker] = given
-        return given.worker
+    def submit(self, task: Task) -> None:
+        self._tasks.append(task)
 
-    def ended(self, handle: str) -> Ended | None:
-        given = self._workers[handle]
-        database = Database(given.database)
-        place = self._one(Queue(database, given.campaign, given.attempts), given)
-        database.close()
-        self.died += bool(place)
-        return Ended("engine-crashed") if place else None
+    def wait(self, seconds: float) -> list[Ended]:
+        if not self._tasks:
+            return []
+        task = self._tasks.popleft()
+        unit = units.read(task.spec, task.key)
+        drawn = self.deaths.choice(["begun", "carried out", "", "", ""]) if self.deaths else ""
+        place = "begun" if self.deadly and self.deadly in unit.name else drawn
+        outcome = Outcome() if place == "begun" else self.call(unit, opened(task.traces))
+        if place:
+            self.died += 1
+            return [Ended(task.key, why="was ended by signal 9")]
+        return [Ended(task.key, units.stored(outcome, task.key))]
 
-    def _one(self, queue: Queue, given: Given) -> str:
-        """Do one unit if there is one; return where the worker dies, empty if it does not."""
-        drawn = (
-            self.deaths.choice(["leased", "carried out", "entered", "", "", ""])
-            if self.deaths
-            else ""
-        )
-        leased = queue.lease(given.worker, given.lease)
-        if leased is None:
-            return ""
-        unit = units.read(leased.spec, leased.key)
-        place = "leased" if self.deadly and self.deadly in unit.name else drawn
-        if place != "leased":
-            outcome = self.call(unit, opened(given.traces))
-            if place != "carried out":
-                assert queue.complete(
-                    leased, units.stored(outcome, leased.key), judged=outcome.judged
-                )
-        return place
-
-    def stop(self, handle: str) -> None:
-        del self._workers[handle]
+    def stop(self) -> None:
+        self._tasks.clear()
 
 
 def driven(
@@ -163,12 +152,6 @@ def driven(
 ) -> Result:
     """Drive a campaign to its end."""
     return Driver(made, kept, executor, on_progress).run()
-
-
-def counted(queue: Queue) -> tuple[int, int, int, int]:
-    """Return how many units of a small campaign wait, are leased, are done and were given up."""
-    rest = queue.rest(1000)
-    return len(rest.waiting), len(rest.leased), len(queue.done()), len(rest.given_up)
 
 
 def came_to(result: Result) -> Any:

@@ -125,6 +125,26 @@ HOW = {
 }
 
 
+class Gone(BaseException):
+    """What no `except Exception` catches."""
+
+
+class Stop(KeyboardInterrupt):
+    """An engine's own, and no Ctrl-C of the user."""
+
+
+def leave_by(error):
+    raise error
+
+
+HOW |= {
+    "own-exit": lambda: leave_by(Gone("gone")),
+    "own-interrupt": lambda: leave_by(Stop("stopped")),
+    "generator-exit": lambda: leave_by(GeneratorExit()),
+    "ctrl-c": lambda: os.kill(os.getpid(), signal.SIGINT),
+}
+
+
 class Mortal:
     """With `how=stand-still` it answers all from that operation on and runs nobody (`at=failed-load`: from such a load on)."""
 
@@ -135,6 +155,8 @@ class Mortal:
         return getattr(self.engine, name)
 
     def describe(self):
+        if self.options.get("at") == "describe":
+            HOW[self.options["how"]]()
         return self.engine.describe()
 
     def apply(self, op):

@@ -129,7 +129,6 @@ def campaign(name: str = "nightly", code: int = 1) -> summary.Document:
         "units": 3,
         "done": 2,
         "done_before": 1,
-        "late": 0,
         "workers_lost": 1,
         "traces": 5,
         "operations": 70,

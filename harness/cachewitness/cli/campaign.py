@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cachewitness._util import output
 from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import one_line
 from cachewitness.cli.json_option import json_option, print_json
@@ -32,16 +31,42 @@ WORKERS_MAX = 100_000
 """More is a mistake."""
 
 
-@click.command()
+class _Command(click.Command):
+    """`campaign merge …` is a command of its own; any other first word is that of a campaign."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args[:1] == [merge.name]:
+            return merge.make_context(f"{info_name} {merge.name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+class _Shard(click.ParamType[tuple[int, int]]):
+    """`K/N`: the share with number K of N, counted from 1."""
+
+    name = "shard"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        number, _, count = str(value).partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            self.fail(f"{value!r} is not K/N with K from 1 to N, such as 1/3", param, ctx)
+        return int(number), int(count)
+
+
+@click.command(cls=_Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--workers",
-    type=click.IntRange(0, WORKERS_MAX),
+    type=click.IntRange(1, WORKERS_MAX),
     default=None,
-    help=(
-        "How many workers to start; default: one for each core, or each core of the cluster; 0:"
-        " only those that join work."
-    ),
+    help="How many workers to start; default: one for each core, or each core of the cluster.",
 )
 @click.option(
     "--database", metavar="FILE|URL", help="Where the state is kept, instead of what the file says."
@@ -56,11 +81,12 @@ WORKERS_MAX = 100_000
     help="Have a Ray cluster run the workers; `auto` finds one on this machine.",
 )
 @click.option(
-    "--join",
-    is_flag=True,
+    "--shard",
+    type=_Shard(),
+    metavar="K/N",
     help=(
-        "Only work, until the campaign is over, for a machine that drives and judges it; exit code"
-        " 0 is no verdict then."
+        "Only share K of N, with a database of its own; `campaign merge` puts them together. Exit"
+        " code 0 is no verdict then."
     ),
 )
 @page_option
@@ -79,7 +105,7 @@ def campaign(
     database: str | None,
     traces: str | None,
     address: str | None,
-    join: bool,
+    shard: tuple[int, int] | None,
     folder: Path | None,
     as_json: bool,
     metrics: str | None,
@@ -88,30 +114,80 @@ def campaign(
     be killed.
 
     The same command goes on with a campaign that was interrupted. docs/campaign.md describes the
-    file.
+    file. `campaign merge A B -o C` puts databases into one.
     """
     from cachewitness.core.result import EXIT_FAIL
     from cachewitness.sessions.campaign import file as files
-    from cachewitness.sessions.campaign.worker import FindingsLost
+    from cachewitness.sessions.campaign.driver import FindingsLost
 
     definition = files.load(file)
     planned = planned_of(definition, file)
+    if shard:
+        planned = _share(planned, shard, folder, as_json=as_json)
     settings = _settings(definition, database, traces)
-    if join and folder:
-        raise UsageError(
-            "--report: a worker that joins draws nothing; give it to the machine that drives the"
-            " campaign"
-        )
     try:
-        if join:
-            return _join(planned, settings)
         ready(folder)
-        executor = _executor(address)
+        executor = _executor(address, settings.attempts)
         settings = settings._replace(workers=_workers(planned, workers, executor, file))
         return _drive(planned, settings, executor, metrics, folder, as_json=as_json)
     except FindingsLost as error:
         click.echo(f"cachewitness: {one_line(str(error))}", err=True)
         return EXIT_FAIL
+
+
+@click.command()
+@click.argument(
+    "databases",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+)
+@click.option(
+    "-o",
+    "--output",
+    "into",
+    required=True,
+    metavar="FILE",
+    help="The database that all results are entered into; made if it is not there.",
+)
+def merge(databases: tuple[Path, ...], into: str) -> int:
+    """Put the results of campaigns, of shares say, into one database, and their traces beside it.
+
+    The command of the campaign with --database and --traces then does what is missing, and judges
+    the whole. Exit code 0 is no verdict.
+    """
+    from cachewitness._util import output
+    from cachewitness.sessions.campaign.database import without_password
+    from cachewitness.sessions.campaign.merge import merge as merged
+
+    if "://" in into:
+        raise UsageError(
+            f"-o {without_password(into)}: it is a file; a server can be the --database of every"
+            " share, and needs no merge"
+        )
+    done = merged(databases, Path(into))
+    for line in dict.fromkeys(done.missing):
+        click.echo(f"cachewitness: {one_line(line)}; its unit will be done again", err=True)
+    files = f"{len(databases)} file{'s' * (len(databases) != 1)}"
+    output.echo(f"{into}: {done.results:,} results of {files}, {done.found:,} with findings")
+    return 0
+
+
+def _share(
+    planned: Planned, shard: tuple[int, int], folder: Path | None, *, as_json: bool
+) -> Planned:
+    """Return a share. Raises UsageError if a document of it is asked for, which would be taken for
+    that of the campaign.
+    """
+    from cachewitness.sessions.campaign.plan import share_of
+
+    if folder or as_json:
+        option = "--report" if folder else "--json"
+        raise UsageError(
+            f"{option}: a share has no verdict; give it to the command that judges the merged"
+            " campaign"
+        )
+    return share_of(planned, *shard)
 
 
 def _settings(definition: File, database: str | None, traces: str | None) -> CampaignSettings:
@@ -122,17 +198,16 @@ def _settings(definition: File, database: str | None, traces: str | None) -> Cam
         database=database or definition.state.database,
         traces=traces or definition.state.traces,
         workers=0,
-        lease=budget.lease,
         deadline=budget.deadline,
         attempts=budget.attempts,
         seconds=budget.seconds,
     )
 
 
-def _executor(address: str | None) -> Executor:
+def _executor(address: str | None, attempts: int) -> Executor:
     from cachewitness.sessions.campaign.executors import Processes, Ray
 
-    return Ray(address) if address else Processes()
+    return Ray(address, attempts) if address else Processes()
 
 
 def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Path) -> int:
@@ -148,18 +223,6 @@ def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Pat
             f" {why}; take 1"
         )
     return wanted if wanted is not None else 1 if why else executor.cores()
-
-
-def _join(planned: Planned, settings: CampaignSettings) -> int:
-    from cachewitness.sessions.campaign.driver import process_name
-    from cachewitness.sessions.campaign.worker import serve
-
-    done = serve(settings.given(planned.id, process_name(), traces=""))
-    did = f"this worker did {done:,} unit{'s' * (done != 1)}"
-    output.echo(
-        f"campaign {planned.name}: {did}; the verdict is that of the machine that drives it"
-    )
-    return 0
 
 
 def _drive(
@@ -194,7 +257,7 @@ def _drive(
     else:
         from cachewitness.cli.campaign_report import print_summary
 
-        print_summary(document, terminal.console())
+        print_summary(document, terminal.console(), planned.share)
     return drawn(document.exit_code, folder, document, partial(_drawn, document), problems)
 
 

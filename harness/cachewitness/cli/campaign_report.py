@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from cachewitness.core.result import EXIT_NOTHING_CHECKED, EXIT_PASS
 from cachewitness.report import terminal
 from cachewitness.report.counterexample import wrapped
 from cachewitness.report.tables import new_table, print_table
@@ -14,8 +15,8 @@ LISTED_MAX = 5
 """How many units that were not done, and how many reasons why something was not run, are listed."""
 
 
-def print_summary(document: Document, out: Console) -> None:
-    """Print what was done, what was found, and the verdict."""
+def print_summary(document: Document, out: Console, share: str = "") -> None:
+    """Print what was done, what was found, and the verdict; a share without a finding has none."""
     _print(
         f"campaign {document.name} ({document.campaign}), cachewitness {document.package}",
         out,
@@ -34,6 +35,8 @@ def print_summary(document: Document, out: Console) -> None:
     )
     for subject in document.subjects:
         name, colour, _ = terminal.MEANINGS[subject.exit_code]
+        if share and subject.exit_code in (EXIT_PASS, EXIT_NOTHING_CHECKED):
+            name, colour = "–", ""
         label = f" ({subject.label})" if subject.label else ""
         numbers = (
             f"{n:,}"
@@ -62,9 +65,13 @@ def print_summary(document: Document, out: Console) -> None:
     _print_classes(document, out)
     for finding in document.findings:
         _print_finding(finding, out)
-    terminal.print_verdict(
-        document.exit_code, out, reasons=document.reasons, passed="nothing found"
-    )
+    if share and document.exit_code == EXIT_PASS:
+        then = "the same command without --shard, on all shares merged, judges the campaign"
+        _print(f"no verdict (exit code 0): share {share} is done, nothing found; {then}", out)
+    else:
+        terminal.print_verdict(
+            document.exit_code, out, reasons=document.reasons, passed="nothing found"
+        )
     again = "; the same command goes on with what is not done" if document.not_done else ""
     _print(f"digest {document.digest}{again}", out)
 
@@ -72,12 +79,9 @@ def print_summary(document: Document, out: Console) -> None:
 def _work(document: Document) -> str:
     before = f" ({document.done_before:,} of them before)" if document.done_before else ""
     lost = f"; {document.workers_lost:,} workers were lost" if document.workers_lost else ""
-    late = (
-        f"; {document.late:,} outcomes came too late and were not counted" if document.late else ""
-    )
     return (
         f"{document.done:,} of {document.units:,} units done{before}, {document.traces:,} traces, "
-        f"{document.operations:,} operations, {document.seconds:.1f} s{lost}{late}"
+        f"{document.operations:,} operations, {document.seconds:.1f} s{lost}"
     )
 
 

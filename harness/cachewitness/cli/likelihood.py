@@ -117,7 +117,6 @@ def compare_likelihoods(options: dict[str, Any]) -> int:
 
 
 def _compared(options: dict[str, Any], progress: _Progress) -> int:
-    from cachewitness._util import files
     from cachewitness.cli.options import finish
     from cachewitness.cli.report_option import drawn_or_problems
     from cachewitness.parity.likelihood import document, page, terminal
@@ -147,23 +146,23 @@ def _compared(options: dict[str, Any], progress: _Progress) -> int:
         terminal.heading(server.name, len(asked), prefixes, _requests(asked, plan, arms), out)
     progress.note("how the server is asked cold")
     manner = prove(server, cold, asked[0].tokens)
-    found = Asker(server, cold, other, manner, plan, progress).run(asked, arms)
-    progress.clear()
     settings = _settings(options, task, manner.way, plan)
-    rules = Rules(margin=options["margin"] / 100, min_share=plan.min_share)
-    whole = document.document(server.name, other.name if other else "", found, rules, settings)
     folder = answer_store.folder_of(
         options["out"] or answer_store.DEFAULT_FOLDER, server.name, settings
     )
+    found = Asker(server, cold, other, manner, plan, progress).run(asked, arms)
+    progress.clear()
+    rules = Rules(margin=options["margin"] / 100, min_share=plan.min_share)
+    whole = document.document(server.name, other.name if other else "", found, rules, settings)
     content = document.render(whole)
-    files.write(folder / answer_store.REPORT, [content])
     if options["as_json"]:
         output.echo(content, nl=False)
     else:
         terminal.print_likelihood(whole, out)
         output.echo(f"kept in {folder}: report.html, report.json")
-    drawn = drawn_or_problems(folder / store.PAGE, lambda: page.of_likelihood(whole))
-    return finish(whole.exit_code, *drawn, quiet=True)
+    pages, problems = drawn_or_problems(folder / store.PAGE, lambda: page.of_likelihood(whole))
+    made = {folder / answer_store.REPORT: content, **pages}
+    return finish(whole.exit_code, made, problems, quiet=True)
 
 
 class _Progress:
@@ -278,10 +277,10 @@ def _check_tokens(question: Question, task: Task, other: Served) -> None:
 def _arms(names: str | None) -> list[str]:
     """Return the arms of a list. Raises UsageError for one that likelihoods do not have."""
     from cachewitness._util.errors import UsageError
-    from cachewitness.parity.likelihood.measuring import ARMS, NOISE, OFF
+    from cachewitness.parity.likelihood.measuring import ARMS, COLD, OFF
 
     chosen = [name.strip() for name in (names or ",".join(ARMS)).split(",") if name.strip()]
-    unknown = [name for name in chosen if name not in (*ARMS, OFF, NOISE)]
+    unknown = [name for name in chosen if name not in (*ARMS, *COLD)]
     if unknown or not set(chosen) & {*ARMS}:
         raise UsageError(
             f"--arms: {names!r}: --likelihood compares {' and '.join(ARMS)} with {OFF}"
@@ -297,7 +296,9 @@ def _plan(options: dict[str, Any]) -> Plan:
 
 def _requests(asked: list[Question], plan: Plan, arms: list[str]) -> int:
     """Return how many requests are counted."""
-    return len(asked) * (1 + min(plan.noise, plan.positions - 1) + plan.positions * len(arms))
+    noise = min(plan.noise, plan.positions - 1)
+    control = len({question.prefix for question in asked}) if noise else 0
+    return len(asked) * (1 + noise + plan.positions * len(arms)) + control
 
 
 def _settings(options: dict[str, Any], task: Task, way: str, plan: Plan) -> dict[str, Any]:

@@ -357,12 +357,11 @@ def _described(spec: EngineSpec, asked: Trace, file: Path) -> Header:
     configuration that the engine refuses.
     """
     from cachewitness.core.driving import described
-    from cachewitness.core.engine_failure import EngineFailure
 
     try:
         engine = spec.open(asked.header)
         header = described(engine, asked.header)
-        with suppress(EngineFailure):  # running the trace will tell
+        with suppress(Exception):  # running the trace will tell
             engine.close()
     except UsageError as error:
         raise UsageError(

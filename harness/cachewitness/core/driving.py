@@ -14,7 +14,7 @@ from math import isfinite
 
 import msgspec
 
-from cachewitness._util.errors import UsageError
+from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness.core.checkers import fresh
 from cachewitness.core.checkers.anomalies import gravest_first
 from cachewitness.core.checkers.finding import Finding
@@ -25,6 +25,7 @@ from cachewitness.core.engine_failure import (
     EngineFailure,
     NoAnswer,
     OwnMistake,
+    as_exception,
     describe_error,
     of_ours,
 )
@@ -242,7 +243,8 @@ class BatchedRun:
         observer = self._observer
         try:
             answer = self._engine.apply(op)
-        except Exception as error:
+        except BaseException as raised:
+            error = as_exception(raised)
             self._judge_before(error)
             observer.activity.operations += 1
             _raised(error, self._engine, op, index, observer)
@@ -372,9 +374,21 @@ def attempt(run: Callable[[], Result]) -> tuple[Result, str]:
 def described(engine: Engine, trace: TraceHeader) -> Header:
     """Return what an engine says of itself.
 
-    Raises BadEvents if that is no header, does not fit together, or is no engine for the trace.
+    Raises BadEvents if that is no header, does not fit together, or is no engine for the trace;
+    EngineBroken if the engine raises, OwnMistake if this package's own adapter of it does.
     """
-    return taken_in(engine.describe(), trace)
+    try:
+        declared = engine.describe()
+    except (UsageError, BadEvents):
+        raise
+    except BaseException as raised:
+        error = as_exception(raised)
+        if of_ours(error, engine):
+            raise OwnMistake(describe_error(error)) from error
+        what = str(error) if isinstance(error, EngineFailure) else f"raised {describe_error(error)}"
+        message = f"the engine does not say what it is for trace {trace.name!r}: it {what}"
+        raise EngineBroken(message) from error
+    return taken_in(declared, trace)
 
 
 def seconds_in(engine: Engine) -> float | None:
@@ -408,8 +422,8 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
     observer.activity.operations += 1
     try:
         answer = engine.apply(op)
-    except Exception as error:
-        _raised(error, engine, op, index, observer)
+    except BaseException as raised:
+        _raised(as_exception(raised), engine, op, index, observer)
         return None
     return observer.intake.take(answer, op, index)
 
@@ -435,7 +449,8 @@ def let_go(engine: Engine, observer: Observer, last: int) -> None:
         engine.close()
     except UsageError:
         raise
-    except Exception as error:
+    except BaseException as raised:
+        error = as_exception(raised)
         failed(observer, last, "Let go of the engine after the last operation", error)
 
 

@@ -86,6 +86,17 @@ def message_of(error: BaseException) -> str:
         return ""
 
 
+def as_exception(error: BaseException) -> Exception:
+    """Return what an engine raised as an exception, and as its failure what no `except Exception`
+    catches: an exit, or a class of its own. Raises the user's Ctrl-C again, which is no subclass.
+    """
+    if isinstance(error, Exception):
+        return error
+    if type(error) is KeyboardInterrupt:
+        raise error
+    return EngineFailure("engine-crashed", f"raised {describe_error(error)}")
+
+
 def of_ours(error: Exception, engine: Any) -> bool:
     """Whether an exception is a mistake of this package: its own code raised it, and `engine` has
     an adapter of this package.

@@ -734,7 +734,8 @@ class Answer(_Event, tag="answer"):
     `restored` tokens of its prompt were taken from the cache when it was admitted; −1: the engine
     does not say. `ended`: by `length`, at a `stop` token, `cancelled` by its client, or `refused`:
     the engine gave it up. The request was sent `again` so often, since a server was not there, or
-    had no time. `why` is what the engine says of why nothing was restored.
+    had no time. `why` is what the engine says of why nothing was restored. `unused` is what it says
+    that it kept of the prompt, could have gone on from, and did not: no excuse.
     """
 
     r: str
@@ -744,6 +745,7 @@ class Answer(_Event, tag="answer"):
     ended: Ended = "length"
     again: int = 0
     why: str = ""
+    unused: str = ""
 
 
 class Resumed(_Event, tag="resume", gc=False):

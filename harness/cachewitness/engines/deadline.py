@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from cachewitness.core.engine import Engine
-from cachewitness.core.engine_failure import EngineFailure
+from cachewitness.core.engine_failure import EngineFailure, as_exception
 from cachewitness.core.events import Event, Header
 from cachewitness.core.trace_format import Op, TraceHeader
 
@@ -218,6 +218,8 @@ class Guarded:
         except EngineFailure as failure:
             self._lost = failure.anomaly == "hung"
             raise
+        except BaseException as error:
+            raise as_exception(error) from None
 
 
 def opened(trace: TraceHeader, limits: Limits, build: Callable[[], Engine]) -> Engine:

@@ -19,7 +19,7 @@ from cachewitness._util import plugins
 from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
 from cachewitness._util.names import nearest
 from cachewitness.core.engine import Engine
-from cachewitness.core.engine_failure import EngineFailure, NoAnswer, describe_error
+from cachewitness.core.engine_failure import EngineFailure, NoAnswer, as_exception, describe_error
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines import import_probe
@@ -256,11 +256,12 @@ class EngineSpec:
             raise EngineBroken(str(error)) from error
         except UsageError:
             raise
-        except Exception as error:
+        except BaseException as raised:
+            cause = as_exception(raised)
             what = (
-                str(error)
-                if isinstance(error, EngineFailure)
-                else f"raised {describe_error(error)}"
+                str(cause)
+                if isinstance(cause, EngineFailure)
+                else f"raised {describe_error(cause)}"
             )
             python = (
                 f" (in {self.isolation.python}, see `doctor`)"
@@ -271,7 +272,7 @@ class EngineSpec:
                 f"--engine {self.text}: cannot be built for trace {header.name!r}: it"
                 f" {what}{python}"
             )
-            raise EngineBroken(message) from error
+            raise EngineBroken(message) from cause
 
     def _built(self, header: TraceHeader) -> Engine:
         options = {key: value for key, value in self.options.items() if key != MUTANT}

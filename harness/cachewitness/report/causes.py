@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cachewitness.core.checkers.finding import CAUSES
-from cachewitness.workloads.avoided import MEANINGS
+from cachewitness.workloads.avoided import MEANINGS, is_cause
 
 FACTS = (
     *("resets", "hits", "requests-that-lost-their-place-or-ended", "runs"),
@@ -14,12 +14,12 @@ FACTS = (
 )
 """In which fact an engine and the reference differ: the causes of a divergence."""
 SINGLE = (*CAUSES, *FACTS)
-"""Causes that stand alone; those of answers may be joined by `+`."""
+"""Causes that stand alone; those of answers may be joined by `+`, two by `&`."""
 
 
 def known(cause: str) -> bool:
     """Whether some finding may have this cause."""
-    return cause in SINGLE or all(part in MEANINGS for part in cause.split("+"))
+    return cause in SINGLE or is_cause(cause)
 
 
 def names() -> Iterator[str]:

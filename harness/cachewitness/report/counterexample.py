@@ -29,7 +29,7 @@ from cachewitness.core.trace_format import (
     UpdateWeights,
 )
 from cachewitness.report.summary import Failure, Stored
-from cachewitness.workloads.avoided import MEANINGS, describe_cause
+from cachewitness.workloads.avoided import describe_cause, is_cause
 
 WIDTH = 100
 SHOWN_BEFORE = 36
@@ -164,7 +164,7 @@ def caused(cause: str) -> str:
             f"{cause}, as the hit ends inside a chunk of which it brings nothing, and the request"
             " computes that chunk from there on alone"
         )
-    return f"{cause}, as {describe_cause(cause)}" if cause.partition("+")[0] in MEANINGS else ""
+    return f"{cause}, as {describe_cause(cause)}" if is_cause(cause) else ""
 
 
 def describe(trace: Trace) -> str:

@@ -6,11 +6,12 @@
 
 PATTERN is matched against the id of what failed, `suite:trace@configuration`; `*` and `?` stand for
 anything, brackets for themselves. ANOMALY is the only one that the entry excuses, and with CAUSE
-only that cause of it; several causes may follow it, and further anomalies with theirs. Names that
-are neither are refused. `denied-rule,RULE` excuses no finding: it says that the engine may declare
-RULE not applicable where it applies. After the day `until`, in UTC, the entry excuses nothing. A
-`strict` entry fails the run if what it is about ran and did not fail so. REASON lets a later reader
-judge whether the entry still holds. Blank lines, and lines that begin with `#`, are ignored.
+only that cause of it; several causes may follow it, and further anomalies with theirs. `cache`
+stands for causes that are two things together (`replays&company`) as well. Names that are neither
+are refused. `denied-rule,RULE` excuses no finding: it says that the engine may declare RULE not
+applicable where it applies. After the day `until`, in UTC, the entry excuses nothing. A `strict`
+entry fails the run if what it is about ran and did not fail so. REASON lets a later reader judge
+whether the entry still holds. Blank lines, and lines that begin with `#`, are ignored.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from cachewitness.core.checkers.anomalies import BY_NAME, DISAGREEMENTS
 from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.declared import DENIABLE
 from cachewitness.report import causes
+from cachewitness.workloads.avoided import covers
 
 SIZE_MAX = 4 << 20
 """Bytes; every entry is matched against every trace."""
@@ -60,7 +62,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def excuses(self, finding: Finding) -> bool:
         """Whether the finding is the one that the entry names."""
-        return finding.anomaly == self.anomaly and self.cause in ("", finding.cause)
+        return finding.anomaly == self.anomaly and (
+            not self.cause or covers(self.cause, finding.cause)
+        )
 
 
 class Expectations:

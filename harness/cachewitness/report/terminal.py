@@ -267,7 +267,8 @@ def _measured_line(measured: Measured) -> str:
         f" beyond{', ' * bool(bad)}{', '.join(bad)}"
     )
     hits = (
-        f", {m.restored_rows:,} after a hit; {m.restored / m.asked:.0%} of tokens restored"
+        f", {m.restored_rows:,} after a hit; {m.restored / m.asked:.0%} of tokens restored, as the"
+        " engine counts them (that it did not compute them is beyond proof)"
         if m.asked
         else ""
     )

@@ -32,13 +32,12 @@ these."""
 class AnswerStory:
     """Writes one story."""
 
-    def __init__(self, shape: Shape, name: str, seed: int) -> None:
+    def __init__(self, script: Script, name: str, seed: int) -> None:
+        shape = script.shape
         self.unit = shape.unit * max(1, -(-LEAST_UNIT // shape.unit))
         self.seed = seed
         self.random = random.Random(crc32(f"{seed} {name} {shape.layout.name}".encode()))
-        self.script = Script(
-            shape, name, STORIES[name][0], "harness/cachewitness/workloads/answer_stories.py"
-        )
+        self.script = script
 
     def text(self, name: str, length: int) -> str:
         """Return a segment of a text that no other seed has."""
@@ -249,7 +248,10 @@ SMALL_POOL = ("pressure",)
 
 def write(shape: Shape, name: str, seed: int) -> Trace:
     """Return a story as a trace."""
-    story = AnswerStory(shape, name, seed)
+    script = Script(
+        shape, name, STORIES[name][0], "harness/cachewitness/workloads/answer_stories.py"
+    )
+    story = AnswerStory(script, name, seed)
     STORIES[name][1](story)
     tokens = [tokens_of(op) for op in story.script.ops]
     room = max(tokens) if name in SMALL_POOL else sum(tokens)

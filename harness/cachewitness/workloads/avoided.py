@@ -124,6 +124,8 @@ AVOIDABLE: Mapping[str, tuple[str, Callable[[Trace], Trace]]] = {
 
 
 CACHE = "cache"
+TOGETHER = "&"
+"""Joins the names of two things of which to leave out either alone is not enough."""
 MEANINGS = {
     **NOISE,
     CACHE: "passes without the cache; to leave out any other one thing is not enough",
@@ -132,9 +134,28 @@ MEANINGS = {
 """By cause: what a trace does that fails by it."""
 
 
+def is_cause(text: str) -> bool:
+    """Whether this is a cause of an answer: names joined by `+`, or two of what can be avoided by
+    `&`.
+    """
+    if TOGETHER in text:
+        return len(text.split(TOGETHER)) == len(AVOIDABLE.keys() & {*text.split(TOGETHER)}) == 2
+    return all(name in MEANINGS for name in text.split("+"))
+
+
+def covers(cause: str, found: str) -> bool:
+    """Whether a cause in a list is that of a finding: the same, or `cache` for two things, without
+    either of which alone it is the cache's too.
+    """
+    return cause == found or (cause == CACHE and TOGETHER in found)
+
+
 def describe_cause(cause: str) -> str:
     """Return what a cause, or several joined by `+`, says of the trace."""
-    return "it " + "; it ".join(MEANINGS[name] for name in cause.split("+") if name in MEANINGS)
+    if TOGETHER in cause:
+        both = " and ".join(AVOIDABLE[name][0] for name in cause.split(TOGETHER))
+        return f"it passes {both}; to leave out either alone is not enough"
+    return "it " + "; it ".join(MEANINGS[name] for name in cause.split("+"))
 
 
 def avoiding(trace: Trace, asked: str) -> Trace:

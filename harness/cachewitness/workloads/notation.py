@@ -47,7 +47,7 @@ A history at answers level begins with a line of its own, and has no pages and n
     answers float32 vocabulary 100 repeats 9         equal prompts of 9 tokens and more restore something
     answers float32 vocabulary 100 resumes sliding 4    or `resumes recurrent`, `resumes full`; then there is:
     resume r2 8 of r1:9 first 3                      or without `first`; `of nobody`: the engine never said so
-    answer r1 @r1:2 | -0.5 -1.25 | restored 8        also `| cancelled`, `restored 0 why evicted`; no logprobs: `answer r1 @r1:2`
+    answer r1 @r1:2 | -0.5 -1.25 | restored 8        also `| cancelled`, `restored 0 why evicted` or `unused TEXT`; no logprobs: `answer r1 @r1:2`
     cold r1 @r1:2 | -0.5 -1.25 | restored 0 tolerance 0.001      behind a near-tie: `cold r1 @r1[1]:1 | -1.25 | start 1 …`
 
 The worker derives what a step reads and writes; a test that needs raw events may write `write 0 r1
@@ -334,8 +334,10 @@ class _Reader:
         )
         numbers = dict(re.findall(r"(restored) (\d+)", words))
         _, _, why = words.partition(" why ")
+        _, _, unused = words.partition(" unused ")
         restored = int(numbers.get("restored", -1))
-        self.events.append(Answer(r=r, **fields, restored=restored, ended=ended, why=why.strip()))
+        fields |= {"restored": restored, "ended": ended}
+        self.events.append(Answer(r=r, **fields, why=why.strip(), unused=unused.strip()))
 
     def _read_cold(self, rest: str) -> None:
         r, fields, words = self._answer_of(rest)

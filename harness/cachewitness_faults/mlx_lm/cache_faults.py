@@ -78,6 +78,24 @@ def _late(engine: Any) -> None:
     engine.server.keep = named
 
 
+@mutant(name="mlx-window-merged-from-its-front", mirrors="ml-explore/mlx-lm", group="G", **_OWN)
+def _front(engine: Any) -> None:
+    """Of a window's cache that holds more than the window the oldest go into the batch, and not the
+    newest.
+    """
+
+    def cut(cache: list[Any]) -> None:
+        for layer in cache:
+            if hasattr(layer, "_temporal_order") and layer.keys is not None:
+                size = layer.size()
+                for name in ("keys", "values"):
+                    ordered = layer._temporal_order(getattr(layer, name))
+                    setattr(layer, name, ordered[..., :size, :])
+                layer._idx = size
+
+    _when_found(engine, cut)
+
+
 @mutant(
     name="mlx-short-prefixes-not-kept",
     mirrors="ml-explore/mlx-lm (prompts below a length are not kept)",

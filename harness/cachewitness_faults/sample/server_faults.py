@@ -54,6 +54,35 @@ def _dropped(engine: Any) -> None:
 
 
 @mutant(
+    name="newest-state-tried-alone",
+    mirrors="llama.cpp#20428",
+    anomaly="lost-repeat",
+    group="N",
+    **_SAMPLE,
+)
+def _newest(engine: Any) -> None:
+    """Of the states that begin like a prompt the newest is tried alone; if it lies behind where the
+    two part, one in front of that is not used though it fits.
+    """
+
+    def resume(original: Any, request: Request) -> None:
+        original(request)
+        server = engine.server
+        first = tuple(request.tokens[: server.block])
+        states = [
+            page
+            for (what, salt, tokens), page in server.cache.named.items()
+            if (what, salt, tokens[: server.block]) == ("state", request.salt, first)
+        ]
+        if request.computed and states[-1] is not request.states[0]:
+            server.let_go(request)
+            request.computed = 0
+            request.state = request.total = server.model.empty
+
+    wrap(engine.server, "resume", resume)
+
+
+@mutant(
     name="restored-into-another-slot",
     mirrors="sglang#33450",
     anomaly="answer-differs",

@@ -55,6 +55,22 @@ def _stateless(engine: Any) -> None:
     _when_found(engine, empty)
 
 
+@mutant(name="chunk-from-an-empty-state", mirrors="transformers#46032", group="A", **_OWN)
+def _chunked(engine: Any) -> None:
+    """A chunk of several tokens starts from an empty recurrent state, whatever came before it."""
+    import torch
+
+    def resumed(original: Any, cache: Any, tokens: Any, at: int) -> Any:
+        if at and len(tokens) > 1:
+            with torch.inference_mode():
+                for layer in cache.layers:
+                    for state in _states(layer, "recurrent_states").values():
+                        state.zero_()
+        return original(cache, tokens, at)
+
+    wrap(engine.server.model, "resumed", resumed)
+
+
 @mutant(name="convolution-one-token-off", mirrors="sglang#33450", group="A", **_OWN)
 def _shifted(engine: Any) -> None:
     """The convolution state of a request that resumes ends a token early."""

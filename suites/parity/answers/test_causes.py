@@ -13,6 +13,7 @@ from msgspec.structs import replace as changed
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.driving import attempt
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import Answer, Event
 from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit, Trace
@@ -21,11 +22,19 @@ from cachewitness.parity.answers import causes
 from cachewitness.parity.answers.baseline import BaselineFailed
 from cachewitness.parity.answers.causes import find
 from cachewitness.parity.answers.compare import runs
+from cachewitness.report.expected import Entry
 from cachewitness.sessions.run.minimize import smallest
 from cachewitness.systems.sample import engine as sample
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
-from cachewitness.workloads.avoided import AVOIDABLE, MEANINGS, UNSPLIT, avoiding
+from cachewitness.workloads.avoided import (
+    AVOIDABLE,
+    MEANINGS,
+    UNSPLIT,
+    avoiding,
+    describe_cause,
+    is_cause,
+)
 from suites.support.sampled import fewer
 
 WHOLE, SPLIT = (configuration.shape("answers") for configuration in sample.configurations())
@@ -75,6 +84,67 @@ def test_what_fails_without_the_cache_is_the_batch() -> None:
     findings = runs(trace, spec).findings
     find(trace, spec, findings)
     assert {finding.cause for finding in findings} == {"batch"}
+
+    off = replace(spec, options={"caching": "off"})
+    findings = runs(trace, off).findings
+    find(trace, off, findings)
+    assert {finding.cause for finding in findings} == {"batch+chunks"}
+
+
+class Crowded(sample.SampleEngine):
+    """With its cache it does not bear that somebody comes while others run."""
+
+    def apply(self, op: Op) -> list[Event]:
+        if isinstance(op, Submit) and self.server.running and self.server.cache.enabled:
+            self.beside(op)
+        return super().apply(op)
+
+    def beside(self, op: Submit) -> None:
+        raise RuntimeError("no room")
+
+
+class WrongTwice(Crowded):
+    """Answers wrongly beside others, and to who was asked before."""
+
+    wrong = ""
+    asked = ""
+
+    def beside(self, op: Submit) -> None:
+        self.wrong = op.r
+
+    def apply(self, op: Op) -> list[Event]:
+        if isinstance(op, Submit):
+            replays = op.prompt == self.asked and self.server.cache.enabled
+            self.wrong = op.r if replays else self.wrong
+            self.asked = op.prompt
+        events = super().apply(op)
+        return [_less_probable(event) if event.r == self.wrong else event for event in events]
+
+
+@pytest.mark.parametrize(
+    ("engine", "anomaly", "cause"),
+    [
+        (Crowded, "engine-crashed", "company"),
+        (WrongTwice, "answer-differs", "replays&company"),
+    ],
+)
+def test_a_crash_has_a_cause_and_two_things_may_be_one_together(
+    engine: type[Crowded], anomaly: str, cause: str
+) -> None:
+    """A list that names the cause excuses it, and for two things `cache` does as well."""
+    spec = EngineSpec(replace(sample.ENGINE, open=engine), {}, "sample")
+    ops: list[Op] = [Submit("a", "x:9", generate=4), Step(), Submit("b", "x:9", generate=1)]
+    trace = write(WHOLE, "idle", 0).with_ops([*ops, Finish("b"), Finish("a")])
+    findings = list(attempt(lambda: runs(trace, spec))[0].findings)
+    find(trace, spec, findings)
+    assert [(one.anomaly, one.cause) for one in findings if one.anomaly == anomaly] == [
+        (anomaly, cause)
+    ]
+    excused = {
+        named: Entry(pattern="*", anomaly=anomaly, cause=named, reason="").excuses(findings[0])
+        for named in (cause, "cache", "replays")
+    }
+    assert excused == {cause: True, "cache": "&" in cause, "replays": False}
 
 
 @pytest.mark.parametrize("name", AVOIDABLE)
@@ -131,6 +201,9 @@ CHECKS = {
 def test_causes_are_known_words() -> None:
     """Each has a meaning that a report tells, and nothing else can be avoided."""
     assert set(MEANINGS) == {*AVOIDABLE, "batch", "cache", "decoding"}
+    assert is_cause("company+batch") and is_cause("aborts&company")
+    assert not any(map(is_cause, ("", "aborts&", "aborts&batch", "aborts&company&replays")))
+    assert describe_cause("aborts&company").startswith("it passes if no client goes away and if")
     with pytest.raises(UsageError, match="did you mean 'aborts'"):
         avoiding(write(WHOLE, "idle", 0), "abort")
 

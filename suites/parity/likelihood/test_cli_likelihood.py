@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 pytestmark = pytest.mark.score
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
+from cachewitness._util import files
+from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke, schemas
 from suites.support.likelihood_double import Double
 
@@ -111,3 +114,33 @@ def test_tokens_of_another_model_and_words_for_ids_are_refused(
     with Double(form="texts").serving() as url:
         code, _, err = score(capsys, "--base-url", url, *FEW)
         assert code == 4 and "names tokens by their text" in err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "kept").write_text("no folder")
+    double = Double()
+    with double.serving() as url:
+        code, _, err = score(capsys, "--base-url", url, *FEW, "--out", "kept")
+    assert code == 4 and "kept" in err and len(double.bodies) < 8
+
+
+def test_a_report_that_cannot_be_written_takes_the_verdict_from_nobody(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when all is asked."""
+    write = files.write
+
+    def full(path: Path, content: Iterable[bytes]) -> None:
+        if path.name == "report.json":
+            raise UsageError(f"{path}: cannot be written (No space left on device)")
+        write(path, content)
+
+    monkeypatch.setattr(files, "write", full)
+    with Double("stale window").serving() as url:
+        code, out, err = score(capsys, "--base-url", url, *FEW)
+    assert code == 1 and "verdict: FAIL" in out and "No space left" in err
+    with Double().serving() as url:
+        code, _, err = score(capsys, "--base-url", url, *FEW, "--margin", "5")
+    assert code != 0 and "No space left" in err

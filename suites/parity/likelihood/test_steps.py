@@ -67,12 +67,20 @@ def test_a_count_that_is_left_out_is_none_or_nothing() -> None:
         ),
         ({"tokens": ["token_id:7"], "token_logprobs": [], "top_logprobs": []}, "1 tokens, 0 log"),
         (
-            {"tokens": ["token_id:7"], "token_logprobs": [None], "top_logprobs": [{}]},
-            "no finite logarithm",
-        ),
-        (
             {"tokens": ["token_id:7"], "token_logprobs": [1000.0], "top_logprobs": [{}]},
             "beyond 1, 1000 as logarithm",
+        ),
+        (
+            {
+                "tokens": ["token_id:7"],
+                "token_logprobs": [-0.1],
+                "top_logprobs": [{"token_id:8": -0.1}],
+            },
+            "probability of 1.81 together",
+        ),
+        (
+            {"tokens": ["token_id:7"], "token_logprobs": [-700.0], "top_logprobs": [{}]},
+            "probability of 9.86e-305 together",
         ),
     ],
 )
@@ -108,3 +116,13 @@ def test_a_token_that_is_not_named_counts_as_the_last_that_is() -> None:
     other = step(t3=0.9, t4=0.01)
     assert change(cold, other) == pytest.approx((math.log(90) + math.log(5)) / 2)
     assert cost(cold, other) > 3
+
+
+@pytest.mark.parametrize("value", [None, math.nan, -math.inf])
+def test_a_token_without_a_finite_logarithm_names_no_best_ones(value: float | None) -> None:
+    logprobs = {
+        "tokens": ["token_id:7"],
+        "token_logprobs": [value],
+        "top_logprobs": [{"token_id:8": -0.1}],
+    }
+    assert answered({"choices": [{"logprobs": logprobs}]}).steps == [Step(7, {})]

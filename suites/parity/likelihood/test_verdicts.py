@@ -4,6 +4,7 @@ never passes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,11 +14,12 @@ pytestmark = pytest.mark.score
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
 from cachewitness._util.errors import UsageError
+from cachewitness.engines.answers import BackendError
 from cachewitness.parity.likelihood import document, page
 from cachewitness.parity.likelihood.asking import NothingRestored, prove
 from cachewitness.parity.likelihood.measuring import AGAINST, ARMS, NOISE, Asker, Measured, Plan
 from cachewitness.parity.likelihood.questions import questions
-from cachewitness.parity.likelihood.verdict import Judged, Rules, judge, overall
+from cachewitness.parity.likelihood.verdict import Judged, Rules, control, judge, overall
 from cachewitness.parity.scores import tasks
 from suites.support.likelihood_double import FAULTS, Double
 
@@ -174,3 +176,118 @@ def test_the_page_draws_the_noise_the_change_and_the_questions_that_moved() -> N
     sound = document.document("a server", "", measured(Double()), Rules(), {})
     drawn = page.of_likelihood(sound).decode()
     assert "No question moved" in drawn and "the cache changed no likelihood beyond" in drawn
+
+
+def changing(double: Double, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Double:
+    """Let a double answer a completion as `change` makes it of the request and the answer."""
+    post = double.post
+
+    def answer(path: str, body: dict[str, Any]) -> Any:
+        found = post(path, body)
+        return found if path == "/tokenize" else change(body, found)
+
+    double.post = answer  # type: ignore[method-assign]
+    return double
+
+
+def steps_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return found["choices"][0]["logprobs"]["content"]
+
+
+def cached_of(found: dict[str, Any]) -> int:
+    return found["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def same(body: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Answer every prompt alike."""
+    for step in steps_of(found):
+        step |= {"id": 3, "logprob": -0.5, "top_logprobs": [{"id": 4, "logprob": -1.0}]}
+    return found
+
+
+def test_likelihoods_that_hang_on_no_prompt_never_pass() -> None:
+    found = measured(changing(Double(), same))
+    moved = control(found)
+    assert moved is not None and moved.ratio == 1.0
+    for arm in judge(found, Rules()):
+        assert arm.verdict == "unknown" and "hardly depends on the prefix" in arm.reasons[-1]
+
+
+def test_prompts_that_are_all_the_same_never_pass() -> None:
+    double = Double()
+    post = double.post
+    alike = {"tokens": [5] * 100}
+    double.post = lambda path, body: (  # type: ignore[method-assign]
+        alike if path == "/tokenize" else post(path, body)
+    )
+    assert {arm.verdict for arm in judge(measured(double), Rules())} <= {
+        "unknown",
+        "nothing checked",
+    }
+
+
+def test_another_prefix_moves_a_sound_server_by_far_more_than_the_noise() -> None:
+    moved = control(measured(Double()))
+    assert moved is not None and moved.ratio > 10
+
+
+def no_logarithm(body: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Give no logarithm to what is answered behind a hit, as not-a-numbers in a block do."""
+    if cached_of(found):
+        for step in steps_of(found):
+            step |= {"logprob": None}
+    return found
+
+
+def test_an_answer_without_a_logarithm_behind_hits_alone_fails() -> None:
+    for arm in judge(measured(changing(Double(), no_logarithm)), Rules()):
+        assert arm.verdict == "fail" and "behind a hit the server gives" in arm.reasons[0]
+
+
+def test_an_answer_without_a_logarithm_when_cold_is_refused() -> None:
+    def never(body: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+        steps_of(found)[0] |= {"logprob": None}
+        return found
+
+    with pytest.raises(UsageError, match="no finite logarithm, cold"):
+        measured(changing(Double(), never))
+
+
+def test_counts_beyond_the_prompt_prove_no_hit() -> None:
+    def more(body: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+        details = found["usage"]["prompt_tokens_details"]
+        details["cached_tokens"] = len(body["prompt"]) * (cached_of(found) > 0)
+        return found
+
+    arms = judge(measured(changing(Double(), more)), Rules())
+    assert {arm.verdict for arm in arms} == {"nothing checked"}
+    assert "restored more tokens than they have" in arms[0].reasons[0]
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_another_number_of_tokens_than_was_asked_for_is_no_answer(count: int) -> None:
+    def many(body: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+        found["choices"][0]["logprobs"]["content"] = steps_of(found)[:1] * count
+        return found
+
+    with pytest.raises(BackendError, match=f"answers with {count} tokens, 1 were asked for"):
+        measured(changing(Double(), many))
+
+
+@pytest.mark.parametrize(("fault", "verdict"), [("", "unknown"), ("lost blocks", "fail")])
+def test_a_server_that_ends_in_between_leaves_what_it_failed(fault: str, verdict: str) -> None:
+    """What was asked of the arm `replay` is lost; `hit` was judged, and passes no more."""
+    server = Double(fault)
+
+    def ends(body: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+        if len(server.bodies) > 700:
+            raise BackendError("question 3: gone")
+        return found
+
+    found = measured(changing(server, ends))
+    arms = {arm.arm: arm for arm in judge(found, Rules())}
+    assert found.broken_off == "question 3: gone"
+    assert arms["hit"].verdict == verdict, arms["hit"]
+    assert overall([*arms.values()]) == verdict
+    if verdict == "unknown":
+        assert "answered no further (question 3: gone)" in arms["hit"].reasons[0]

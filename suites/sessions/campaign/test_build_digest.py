@@ -20,12 +20,8 @@ from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.registry import GROUP, parse
 from cachewitness.sessions.campaign import worker as serving
 from cachewitness.sessions.campaign.build_digest import _package, _tree, forget, made_of
-from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.queue import Queue
-from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.unit import Outcome
-from cachewitness.sessions.campaign.worker import Given
-from suites.support.campaigns import planned, settings
+from suites.support.campaigns import planned, task_of
 from suites.support.checkout import PYTHONPATH, SOURCES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -248,38 +244,22 @@ def test_a_file_of_an_engine_that_cannot_be_read_is_one_line(
 
 
 def test_an_engine_that_changes_while_a_unit_lasts_is_not_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What came of it is of neither."""
     program = tmp_path / "driver.py"
     program.write_text((ROOT / "docs/samples/jsonl_engine.py").read_text())
     engine = f"jsonl:command='{sys.executable}' {program}"
     made = planned(f'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "{engine}"\n', tmp_path)
-    kept = settings(tmp_path)
-    database = Database(kept.database)
-    request.addfinalizer(database.close)
-    queue = Queue(database, made.id, 3)
-    queue.enrol(made.name, kept.traces, made.entries[1:])
-    leased = queue.lease("w", 60)
-    given = Given(
-        database=kept.database,
-        traces="",
-        campaign=made.id,
-        worker="w",
-        lease=9.0,
-        deadline=9.0,
-        attempts=3,
-    )
 
     def changed(unit: object, store: object) -> Outcome:
         program.write_text("changed")
         return Outcome()
 
     monkeypatch.setattr(serving, "perform", changed)
-    assert leased is not None
-    with pytest.raises(UsageError, match="is another one here than where the campaign was planned"):
-        serving.carry_out(leased, queue, opened(kept.traces), given)
-    assert queue.done() == []
+    answer = serving.carry_out(task_of(made, 1, tmp_path))
+    assert not answer.outcome
+    assert "is another one here than where the campaign was planned" in answer.refused
 
 
 def test_the_key_of_a_unit_is_the_same_in_every_process() -> None:

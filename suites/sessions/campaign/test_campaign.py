@@ -16,6 +16,7 @@ from cachewitness._util.indented import indented
 from cachewitness.core.result import (
     EXIT_FAIL,
     EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
     EXIT_NOTHING_CHECKED,
     EXIT_PASS,
     EXIT_UNKNOWN,
@@ -96,6 +97,23 @@ def test_kills_change_nothing(tmp_path: Path, remembered: Remembered, whole: Who
         assert came_to(result) == expected, seed
         died += executor.died
     assert died > KILLS and stopped > KILLS
+
+
+def test_an_interrupt_keeps_what_ended(
+    tmp_path: Path, remembered: Remembered, whole: Whole
+) -> None:
+    """It is no verdict, and the same command goes on."""
+
+    def interrupt(progress: drivers.CampaignProgress) -> None:
+        if progress.done == 3:
+            raise KeyboardInterrupt
+
+    kept = settings(tmp_path)
+    first = driven(whole.made, kept, InTurn(remembered), interrupt)
+    assert first.totals.exit_code == EXIT_INTERRUPTED and first.totals.undone
+    again = driven(whole.made, kept, InTurn(remembered))
+    assert again.progress.before > 3  # one that ended meanwhile was entered, too
+    assert came_to(again) == came_to(whole.result)
 
 
 def test_the_findings_are_those_of_the_faulty_engine(whole: Whole) -> None:

@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -22,23 +21,19 @@ import pytest
 from cachewitness.cli import invoke
 from cachewitness.core.result import EXIT_FAIL, EXIT_UNKNOWN
 from cachewitness.sessions.campaign import driver as drivers
-from cachewitness.sessions.campaign import worker as serving
-from cachewitness.sessions.campaign.database import Database
 from cachewitness.sessions.campaign.driver import CampaignProgress
 from cachewitness.sessions.campaign.metrics import exporter, text
 from cachewitness.sessions.campaign.perform import perform
-from cachewitness.sessions.campaign.queue import Queue
 from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.totals import Totals
 from cachewitness.sessions.campaign.unit import check_same
-from cachewitness.sessions.campaign.worker import EXIT_TOO_LONG, Given, serve
 from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
 from suites.support.checkout import PYTHONPATH
 from suites.support.foreign_engine import mortal  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = f'name = "tiny"\nstreams = ["main"]\n[[engines]]\nengine = "{FAULTY}"\nlayouts = ["full"]\n'
-BUDGET = "[budget]\ntraces = 10\nper_unit = 1\nshrink = 1\nlease = 2.0\n"
+BUDGET = "[budget]\ntraces = 10\nper_unit = 1\nshrink = 1\n"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +72,15 @@ BUDGET = "[budget]\ntraces = 10\nper_unit = 1\nshrink = 1\nlease = 2.0\n"
             "budget.traces is 0; it is at least 1 - at `$.budget`",
         ),
         (
-            'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\nlease = nan',
-            "budget.lease is nan; it is at least 0.5 - at `$.budget`",
+            'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\nlease = 30',
+            "budget.lease: a unit is no longer leased: it is carried out again as soon as its",
+        ),
+        (
+            (
+                'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\n'
+                "deadline = nan"
+            ),
+            "budget.deadline is nan; it is at least 1 - at `$.budget`",
         ),
         (
             (
@@ -219,24 +221,6 @@ def test_an_engine_that_dies_is_a_finding_and_one_that_cannot_be_built_is_unknow
     assert "cannot be built" in outcomes["open"].wrong and not outcomes["open"].suites
 
 
-def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
-    """An engine that hangs in the worker's own process holds its unit no longer than the
-    campaign allows.
-    """
-    code = (
-        "import time; from cachewitness.sessions.campaign.queue import Leased; from cachewitness.sessions.campaign.worker import Given, _Heart\n"  # noqa: E501
-        "given = Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1, attempts=1)\n"  # noqa: E501
-        "with _Heart(Leased(0, 1, '', b''), given): time.sleep(60)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        timeout=50,
-    )
-    assert done.returncode == EXIT_TOO_LONG
-
-
 def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
     """Names, types and values as Prometheus reads them; a name with a quote in it is escaped."""
     progress = CampaignProgress(units=9, done=4, findings=2, classes={("a",)}, left=None)
@@ -259,73 +243,6 @@ def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
         tell(progress)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert answer.read().decode() == text(progress, "a")
-
-
-def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
-) -> None:
-    """One that was started by hand says that nobody drives, takes the store that the driver
-    names, and does what there is.
-    """
-    monkeypatch.setattr(serving, "MISSED", 0.0)
-    stores: list[str] = []
-    monkeypatch.setattr(serving, "opened", lambda name: stores.append(name) or opened(name))
-    made = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path)
-    kept = settings(tmp_path)
-    given = Given(
-        database=kept.database,
-        traces="",
-        campaign=made.id,
-        worker="w",
-        lease=9.0,
-        deadline=9.0,
-        attempts=3,
-    )
-    did: list[int] = []
-    worker = threading.Thread(target=lambda: did.append(serve(given)))
-    worker.start()
-    errors: list[str] = []
-    _wait(
-        lambda: (
-            errors.append(capsys.readouterr().err)
-            or f"campaign {made.id} is not in database" in errors[-1]
-        )
-    )
-    database = Database(kept.database)
-    request.addfinalizer(database.close)
-    queue = Queue(database, made.id, 3)
-    queue.enrol(made.name, kept.traces, made.entries[1:3])
-    _wait(lambda: len(queue.done()) == 2)
-    queue.end()
-    worker.join(30)
-    assert did == [2] and stores == [kept.traces]
-
-
-def test_a_worker_that_joins_waits_for_a_campaign_that_is_driven_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """It was over when the worker came, and its driver has just begun."""
-    monkeypatch.setattr(serving, "MISSED", 2.0)
-    made = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path)
-    kept = settings(tmp_path)
-    database = Database(kept.database)
-    request.addfinalizer(database.close)
-    queue = Queue(database, made.id, 3)
-    queue.enrol(made.name, kept.traces, [])
-    queue.end()
-    did: list[int] = []
-    worker = threading.Thread(target=lambda: did.append(serve(kept.given(made.id, "w", ""))))
-    worker.start()
-    worker.join(0.5)
-    queue.enrol(made.name, kept.traces, made.entries[1:2])
-    _wait(lambda: queue.done() == [0])
-    queue.end()
-    worker.join(30)
-    assert did == [1]
-    assert serve(kept.given(made.id, "w", "")) == 0  # nobody goes on
 
 
 def _started(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -385,11 +302,7 @@ def test_kill_9_of_a_worker_and_of_the_driver(
     def done() -> int:
         try:
             with closing(sqlite3.connect(state)) as database:
-                return int(
-                    database.execute("SELECT count(*) FROM units WHERE state = 'done'").fetchone()[
-                        0
-                    ]
-                )
+                return int(database.execute("SELECT count(*) FROM results").fetchone()[0])
         except sqlite3.Error:
             return 0
 
@@ -399,7 +312,7 @@ def test_kill_9_of_a_worker_and_of_the_driver(
     os.kill(worker, signal.SIGKILL)
     assert first.stderr is not None
     assert any(
-        "was ended by signal 9; what it held is leased again" in line for line in first.stderr
+        "was ended by signal 9; the unit is carried out again" in line for line in first.stderr
     )
     _wait(lambda: done() >= 3)
     workers = _children(first.pid)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from contextlib import closing
 from pathlib import Path
+from shutil import rmtree
 
 import msgspec
 import pytest
@@ -13,14 +13,11 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli import campaign_report
 from cachewitness.core.result import EXIT_FAIL
 from cachewitness.report import terminal
-from cachewitness.sessions.campaign import worker as serving
-from cachewitness.sessions.campaign.database import Database
 from cachewitness.sessions.campaign.executors import Ended
 from cachewitness.sessions.campaign.perform import perform, with_those_before
-from cachewitness.sessions.campaign.queue import Leased, Queue
 from cachewitness.sessions.campaign.store import Store, opened
 from cachewitness.sessions.campaign.summary import document
-from cachewitness.sessions.campaign.unit import Fuzzed, Outcome, Shrunk, Unit, outcome_of, stored
+from cachewitness.sessions.campaign.unit import Fuzzed, Outcome, Shrunk, Unit
 from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven, planned, settings
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -44,13 +41,14 @@ class Full:
 
 
 class Refused(InTurn):
-    """Its workers end where the store fails, as processes do."""
+    """Its workers refuse a unit where the store fails."""
 
-    def ended(self, handle: str) -> Ended | None:
+    def wait(self, seconds: float) -> list[Ended]:
+        key = self._tasks[0].key if self._tasks else ""
         try:
-            return super().ended(handle)
+            return super().wait(seconds)
         except UsageError as error:
-            return Ended(str(error), refused=True)
+            return [Ended(key, why=str(error), refused=True, tries=0)]
 
 
 def test_a_trace_that_cannot_be_written_leaves_no_file(
@@ -118,31 +116,43 @@ def test_findings_are_told_though_no_worker_can_go_on(
         driven(clean, settings(tmp_path / "clean"), Refused(full))
 
 
-def test_a_finding_stays_though_it_is_not_met_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finding_stays_though_it_is_not_met_again(tmp_path: Path, remembered: Remembered) -> None:
     """Its unit is done again for the trace, on an engine that does not do the same each time."""
     made = planned(TINY + BUDGET, tmp_path)
     kept = settings(tmp_path)
-    monkeypatch.setattr(
-        serving, "perform", lambda unit, store: Outcome(digest="of a unit without a finding")
-    )
-    with closing(Database(kept.database)) as database:
-        queue = Queue(database, made.id, 3)
-        queue.enrol(made.name, kept.traces, made.entries)
-        given = kept.given(made.id, "w", kept.traces)
-        met = perform(made.units[2], Full())
-        assert met.met and not met.judged
-        assert queue.lease("w", 60) and queue.lease("w", 60)
-        for kind in ("entered", "done again"):
-            leased = queue.lease("w", 60)
-            assert isinstance(leased, Leased) and leased.place == 2
-            if kind == "entered":
-                assert queue.complete(leased, stored(met, leased.key), judged=met.judged)
-                queue.forgive()
-            else:
-                assert serving.carry_out(leased, queue, Full(), given)
-        assert outcome_of(queue.outcome(2), made.entries[2][0]).met == met.met
+    times = iter(range(2))
+
+    def once(unit: Unit, store: Store) -> Outcome:
+        if isinstance(unit, Shrunk) or getattr(unit, "self_test", False):
+            return remembered(unit, store)
+        if unit != made.units[2] or next(times):
+            return Outcome(digest="of a unit without a finding")
+        return perform(unit, Full())
+
+    first = driven(made, kept, InTurn(once))
+    again = driven(made, kept, InTurn(once))
+    assert next(times, None) is None and list(again.totals.found) == list(first.totals.found) != []
+    assert again.totals.exit_code == EXIT_FAIL
+
+
+@pytest.mark.parametrize("ending", ["time", "deaths"])
+def test_a_finding_is_told_though_its_unit_is_not_done_again(
+    ending: str, tmp_path: Path, remembered: Remembered
+) -> None:
+    """Time is up before, or no worker survives it: what is known of the unit is not forgotten."""
+    made = planned(TINY + BUDGET, tmp_path)
+    kept = settings(tmp_path, attempts=1)
+
+    def full(unit: Unit, store: Store) -> Outcome:
+        return (
+            remembered(unit, store) if getattr(unit, "self_test", False) else perform(unit, Full())
+        )
+
+    first = driven(made, kept, InTurn(full))
+    seconds = 1e-9 if ending == "time" else 0.0
+    again = driven(made, kept._replace(seconds=seconds), InTurn(full, deadly="fuzz main"))
+    assert again.totals.exit_code == EXIT_FAIL and again.totals.undone
+    assert again.totals.found == first.totals.found
 
 
 def test_a_finding_stays_beside_another_one_that_is_met_in_its_place(tmp_path: Path) -> None:
@@ -162,9 +172,9 @@ def test_a_finding_is_told_though_its_minimal_trace_is_gone(
 ) -> None:
     made = planned(TINY + BUDGET, tmp_path)
     kept = settings(tmp_path)
-    summary = document(
-        driven(made, kept, InTurn(remembered)), kept
-    )  # what is remembered was stored elsewhere
+    result = driven(made, kept, InTurn(remembered))
+    rmtree(kept.traces)
+    summary = document(result, kept)
     assert summary.exit_code == EXIT_FAIL and summary.findings[0].unread.endswith(
         "cannot be read (No such file or directory)"
     )

@@ -4,7 +4,6 @@ crash, a self-test's shrink.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,13 @@ from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.report.summary import SuiteReport
 from cachewitness.sessions.campaign import unit as units
-from cachewitness.sessions.campaign import worker as serving
-from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.driver import Driver
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.plan import Planned
-from cachewitness.sessions.campaign.queue import Leased, Queue, Rest
 from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.totals import Totals
-from cachewitness.sessions.campaign.unit import Met, Outcome, Shrunk, SuiteUnit, stored
-from cachewitness.sessions.campaign.worker import Given
+from cachewitness.sessions.campaign.unit import Met, Outcome, Shrunk, SuiteUnit
 from cachewitness.sessions.run import runner as runners
-from suites.support.campaigns import FAULTY, driven, planned, settings
+from suites.support.campaigns import FAULTY, planned
 
 SUITE = (
     'name = "a"\nsuites = ["invariants"]\n[[engines]]\nengine = "{}"\nlayouts ='
@@ -76,7 +70,7 @@ def added(
 
 
 def test_half_a_suite_is_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt ends the worker, so its unit is leased again."""
+    """An interrupt ends the worker, so its unit is carried out again."""
     judge = runners.Runner._judge
     left = iter(range(2))
 
@@ -158,29 +152,6 @@ def test_a_configuration_that_was_refused_later_is_no_pass(tmp_path: Path) -> No
     ]
 
 
-def test_a_unit_that_ends_while_the_driver_looks_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker of another machine enters the last outcomes just before the driver asks and hears
-    that nothing is left to do.
-    """
-    made = planned(STREAMS, tmp_path)
-    kept = settings(tmp_path)
-    rest = Queue.rest
-
-    def worked_off(queue: Queue, most: int) -> Rest:
-        while (leased := queue.lease("elsewhere", 60)) is not None:
-            outcome = Outcome(met=[] if leased.place else [met(made, self_test=True)])
-            assert queue.complete(leased, stored(outcome, leased.key))
-        return rest(queue, most)
-
-    monkeypatch.setattr(Queue, "rest", worked_off)
-    result = driven(made, kept._replace(workers=0), None)
-    assert (
-        result.totals.undone == [] and result.progress.done == len(made.units) + 1
-    )  # the self-test's finding was shrunk, too
-
-
 @pytest.mark.parametrize("outcome", [Outcome(crashed="it raised"), Outcome(wrong="it raised")])
 def test_a_canary_that_cannot_be_shrunk_is_not_found(outcome: Outcome, tmp_path: Path) -> None:
     made = planned(STREAMS, tmp_path)
@@ -260,93 +231,6 @@ def test_a_machine_without_what_the_engine_needs_judges_nothing(
     monkeypatch.setattr(EngineSpec, "open", absent)
     outcome = perform(planned(text, tmp_path).units[1], opened(str(tmp_path / "traces")))
     assert outcome.wrong == "libacme.so is not installed" and not outcome.judged
-
-
-class Hanging:
-    """An executor whose workers lease a unit, and are heard of no more."""
-
-    def __init__(self) -> None:
-        self.stopped: list[str] = []
-
-    def cores(self) -> int:
-        return 1
-
-    def start(self, given: Given) -> str:
-        database = Database(given.database)
-        assert Queue(database, given.campaign, given.attempts).lease(given.worker, given.lease)
-        database.close()
-        return given.worker
-
-    def ended(self, handle: str) -> None:
-        return None
-
-    def stop(self, handle: str) -> None:
-        self.stopped.append(handle)
-
-
-def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_once: None) -> None:
-    """Native code may keep Python's lock, so that the worker's own clock does not run."""
-    kept = settings(tmp_path, workers=1, lease=0.1, attempts=2)._replace(deadline=0.1)
-    hanging = Hanging()
-    incidents = list[str]()
-    result = driven(
-        planned(STREAMS, tmp_path),
-        kept,
-        hanging,
-        lambda progress: incidents.__setitem__(slice(None), progress.incidents),
-    )
-    assert (
-        len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5
-    )  # the last one is over
-    assert (
-        "is at unit fuzz canary" in incidents[0]
-        and "for longer than 0.1 s, and did not end itself" in incidents[0]
-    )
-
-
-def test_a_worker_that_lost_its_unit_hangs_if_it_takes_none_that_waits(tmp_path: Path) -> None:
-    """One that is done with it asks for another one; where none waits nobody knows, and nothing
-    is lost.
-    """
-    made = planned(STREAMS, tmp_path)
-    kept = settings(tmp_path, lease=0.0)._replace(deadline=0.0)
-    driver = Driver(made, kept, Hanging())
-    driver._queue.enrol(made.name, kept.traces, made.entries)
-    leased = driver._queue.lease("w", 0.0)
-    other = driver._queue.lease("other", 60)
-    assert leased is not None and other is not None
-    lease = driver._queue.leases()["w"]
-    assert driver._hangs("w", lease, idle=False) is None
-    again = driver._queue.rest(9)
-    assert again.leased == {leased.place, other.place}
-    assert driver._hangs("w", None, idle=True) is None
-    hangs = driver._hangs("w", None, idle=False)
-    assert hangs is not None and "takes none of those that wait" in hangs.why
-    assert driver._queue.complete(leased, b"")
-    assert driver._hangs("w", None, idle=False) is None
-    driver._database.close()
-
-
-def test_a_worker_that_lost_its_unit_keeps_its_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends = list[int]()
-    monkeypatch.setattr(serving.os, "_exit", ends.append)
-    monkeypatch.setattr(Queue, "renew", lambda *asked: False)
-    given = Given(
-        database=str(tmp_path / "s"),
-        traces="",
-        campaign="c",
-        worker="w",
-        lease=0.03,
-        deadline=0.2,
-        attempts=1,
-    )
-    with serving._Heart(Leased(0, 1, "", b""), given):
-        time.sleep(0.1)
-        assert not ends
-        time.sleep(0.3)
-    assert ends[0] == serving.EXIT_TOO_LONG
 
 
 def test_deadlines_of_an_engine_in_process_are_those_of_its_units(tmp_path: Path) -> None:

@@ -4,27 +4,20 @@ and what was found is told.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from cachewitness._util import strays
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.result import EXIT_FAIL, EXIT_USAGE
 from cachewitness.sessions.campaign import executors
-from cachewitness.sessions.campaign import worker as serving
 from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.executors import Ended, Processes
-from cachewitness.sessions.campaign.perform import perform
-from cachewitness.sessions.campaign.queue import Queue, Rest
+from cachewitness.sessions.campaign.driver import FindingsLost
+from cachewitness.sessions.campaign.results import Results
+from cachewitness.sessions.campaign.store import Store, opened
 from cachewitness.sessions.campaign.unit import Outcome, Unit
-from cachewitness.sessions.campaign.worker import EXIT_LOST, FindingsLost, Given, carry_out
 from suites.support.campaigns import FAULTY, InTurn, Remembered, driven, planned, settings
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -34,7 +27,7 @@ TINY = (
     ' ["full"]\n[budget]\ntraces = 4\nper_unit = 2\n'
 )
 GONE = "its file was removed or replaced while it was in use"
-LOOKS = 6
+ENTERED = 3
 
 
 def removed(path: Path) -> None:
@@ -57,19 +50,19 @@ def test_a_database_that_goes_away_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command has looked some times, and knows of what was found until then."""
+    """The command has entered some results, and knows of what was found until then."""
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(TINY.format(engine))
     monkeypatch.setattr(executors, "Processes", lambda: InTurn(remembered))
-    rest = Queue.rest
-    left = iter(range(LOOKS))
+    enter = Results.enter
+    left = iter(range(ENTERED))
 
-    def looked(queue: Queue, most: int) -> Rest:
+    def entered(results: Results, key: str, outcome: Outcome, *, own: bool) -> Outcome:
         if next(left, None) is None:
             change(Path("state.sqlite"))
-        return rest(queue, most)
+        return enter(results, key, outcome, own=own)
 
-    monkeypatch.setattr(Queue, "rest", looked)
+    monkeypatch.setattr(Results, "enter", entered)
     assert (
         invoke(
             [
@@ -91,86 +84,52 @@ def test_a_database_that_goes_away_is_one_line(
     assert ("findings were met before: lost-hit by reuse-floor" in lines[0]) == (code == EXIT_FAIL)
 
 
-def test_a_worker_tells_what_it_could_not_enter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One without a finding, or with the self-test's alone, ends as any that is refused."""
-    kept = settings(tmp_path)
+def test_what_cannot_be_entered_is_told(tmp_path: Path, remembered: Remembered) -> None:
+    """The first findings come when the database is gone; the self-test's are none."""
     made = planned(TINY.format(FAULTY), tmp_path)
-    given = kept.given(made.id, "w", kept.traces)
-    found = perform(made.units[2], serving.opened(kept.traces))
-    for place, outcome, raised in (
-        (0, found, UsageError),
-        (1, Outcome(), UsageError),
-        (1, found, FindingsLost),
-    ):
-        with closing(Database(kept.database)) as database:
-            queue = Queue(database, made.id, 3)
-            queue.enrol(made.name, kept.traces, made.entries)
-            *_, leased = [queue.lease("w", 60) for _ in range(place + 1)]
-            assert leased is not None
-
-            def without(unit: Unit, store: object, came_to: Outcome = outcome) -> Outcome:
-                removed(Path(kept.database))
-                return came_to
-
-            monkeypatch.setattr(serving, "perform", without)
-            with pytest.raises(UsageError, match=GONE) as error:
-                carry_out(leased, queue, serving.opened(kept.traces), given)
-            assert type(error.value) is raised
-    assert found.met[0].finding.sentence in str(error.value)
-
-
-def ended_with(code: int) -> Ended | None:
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys; print('a line', file=sys.stderr); sys.exit({code})"],
-        stderr=errors,
+    kept = settings(tmp_path, workers=1)
+    found = next(
+        met.finding for unit in made.units[1:] for met in remembered(unit, opened(kept.traces)).met
     )
-    process.wait()
-    handle = executors._Process(process, errors, strays.new())
-    try:
-        return Processes().ended(handle)
-    finally:
-        Processes().stop(handle)
+
+    def without(unit: Unit, store: Store) -> Outcome:
+        outcome = remembered(unit, store)
+        if not getattr(unit, "self_test", False) and outcome.met:
+            Path(kept.database).unlink()
+        return outcome
+
+    with pytest.raises(FindingsLost, match=GONE) as error:
+        driven(made, kept, InTurn(without))
+    assert f"could not be entered, the first being {found.anomaly} by" in str(error.value)
+    assert found.sentence in str(error.value)
+    clean = planned(TINY.format("reference"), tmp_path)
+    gone = settings(tmp_path / "gone", workers=1)
+
+    def self_test_alone(unit: Unit, store: Store) -> Outcome:
+        Path(gone.database).unlink()
+        return remembered(unit, store)
+
+    with pytest.raises(UsageError, match=GONE) as error:
+        driven(clean, gone, InTurn(self_test_alone))
+    assert not isinstance(error.value, FindingsLost)
 
 
-def test_the_exit_code_of_a_worker_tells_that_findings_are_lost() -> None:
-    assert ended_with(EXIT_LOST) == Ended("a line", refused=True, lost=True)
-    assert ended_with(EXIT_USAGE) == Ended("a line", refused=True)
+class Stopped(InTurn):
+    """It notes that it was stopped, with the units that it was at."""
+
+    stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+        super().stop()
 
 
-class Losing:
-    """Its workers met findings, and could not enter them; `running` are not stopped yet."""
-
-    def __init__(self, lost: str, gone: Path | None = None) -> None:
-        self._lost = lost
-        self._gone = gone
-        self.running = set[str]()
-
-    def start(self, given: Given) -> str:
-        self.running.add(given.worker)
-        return given.worker
-
-    def ended(self, handle: str) -> Ended | None:
-        if self._gone:
-            self._gone.unlink(missing_ok=True)
-        return Ended(self._lost, refused=True, lost=True) if self._lost else None
-
-    def stop(self, handle: str) -> None:
-        self.running.discard(handle)
-
-
-def test_a_campaign_whose_workers_lost_findings_tells_them(tmp_path: Path) -> None:
-    made = planned(TINY.format(FAULTY), tmp_path)
-    with pytest.raises(FindingsLost, match=r"said: the disk is full; the finding$"):
-        driven(made, settings(tmp_path), Losing("the disk is full; the finding"))
-
-
-def test_all_workers_are_ended_though_the_database_is_gone(tmp_path: Path) -> None:
+def test_all_workers_are_ended_though_the_database_is_gone(
+    tmp_path: Path, remembered: Remembered
+) -> None:
     made = planned(TINY.format("reference"), tmp_path)
     kept = settings(tmp_path)
-    workers = Losing("", Path(kept.database))
+    executor = Stopped(remembered)
     with pytest.raises(UsageError, match=GONE):
-        driven(made, kept, workers)
-    assert workers.running == set()
+        driven(made, kept, executor, lambda _: Path(kept.database).unlink(missing_ok=True))
+    assert executor.stopped == 1

@@ -25,7 +25,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the report of a right engine."""
     folder = tmp_path_factory.mktemp("earlier")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Suite, "large_traces", lambda *_: iter(()))  # as in each test
+        patch.setattr(Suite, "large_traces", lambda *_, **__: iter(()))  # as in each test
         assert invoke([*RUN, "--quiet", "--report", str(folder)]) == 0
     return folder / "report.json"
 

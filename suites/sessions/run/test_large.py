@@ -4,6 +4,9 @@ campaign draws larger traces now and then.
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
 
 from cachewitness.cli.suites import SUITES
@@ -13,12 +16,18 @@ from cachewitness.core.trace_format import Level, Submit, Trace, length_of
 from cachewitness.engines import policy as policies
 from cachewitness.engines.faults import all_mutants
 from cachewitness.engines.registry import parse
+from cachewitness.parity.answers.compare import runs
 from cachewitness.report.terminal import covered, reached
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.sessions.mutants.hunt import killed
 from cachewitness.sessions.run.runner import Runner
+from cachewitness.sessions.run.suites import Suite
+from cachewitness.systems.sample import engine as sample
+from cachewitness.systems.sample.server import Request, Server
 from cachewitness.workloads import layouts
+from cachewitness.workloads.answer_large import LARGE_STORIES
+from cachewitness.workloads.answer_stories import write
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.near_misses import SentPrompt, near_miss
 from cachewitness.workloads.prompts import ADAPTERS, NEAR_ADAPTERS
@@ -37,9 +46,15 @@ KILLED_BY = {
 REACHED = Largest(prompt=4096, answer=1000, requests=1000, images=1000, reuses=64)
 
 
+def suite_at(level: Level) -> Suite:
+    """Return the suite of a level that has large traces."""
+    (suite,) = [suite for suite in SUITES if suite.large and suite.level == level]
+    return suite
+
+
 def of_a_run(policy: str, level: Level) -> list[Trace]:
     """Return the large traces of a run in which the user chose nothing."""
-    (suite,) = [suite for suite in SUITES if suite.large and suite.level == level]
+    suite = suite_at(level)
     configurations = [one for one in policies.get(policy).configurations() if one.runs_at(level)]
     places = len(configurations)
     return [
@@ -99,6 +114,72 @@ def test_an_engine_that_computes_leaves_them_to_a_full_run() -> None:
         for full in (False, True)
     }
     assert count == {False: 0, True: len(LARGE)}
+
+
+LATE: dict[str, tuple[str, str]] = {
+    "names of the first 128 tokens": ("long-prompt", "foreign-restore"),
+    "states that end a token early behind 100 tokens of an answer": (
+        "long-answer",
+        "answer-differs",
+    ),
+    "salts left out after 200 requests": ("many-requests", "foreign-restore"),
+}
+"""Faults of an engine that only answers, each with the story that finds it, as what."""
+
+
+def plant_late(fault: str, patch: pytest.MonkeyPatch) -> None:
+    """Plant one of these into every sample engine that is opened from now on."""
+    name = Server.name
+    keep = Server.keep
+    submit = Server.submit
+    asked: Counter[Server] = Counter()
+
+    def named(server: Server, request: Request, what: str, length: int) -> Any:
+        kind, salt, tokens = name(server, request, what, length)
+        if fault.startswith("names"):
+            return kind, salt, (length, *tokens[:128])
+        return kind, "" if fault.startswith("salts") and asked[server] > 200 else salt, tokens
+
+    def kept(server: Server, request: Request, before: Any) -> None:
+        keep(server, request, before)
+        if fault.startswith("states") and request.computed > request.prompt + 100:
+            request.states[-1].state = before
+
+    def submitted(server: Server, op: Submit) -> None:
+        asked[server] += 1
+        submit(server, op)
+
+    patch.setattr(Server, "name", named)
+    patch.setattr(Server, "keep", kept)
+    patch.setattr(Server, "submit", submitted)
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("fault", LATE)
+def test_a_fault_of_an_engine_that_only_answers_begins_with_a_size(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The large story finds it, which the engine passes without the fault; a usual one does not."""
+    story, anomaly = LATE[fault]
+    shape = sample.configurations()[0].shape("answers")
+    (large,) = [one.trace(shape) for one in LARGE_STORIES if one.name == story]
+    assert runs(large, parse("sample")).findings == []
+    plant_late(fault, monkeypatch)
+    assert runs(write(shape, "tenants", 0), parse("sample")).findings == []
+    assert anomaly in {finding.anomaly for finding in runs(large, parse("sample")).findings}
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("full", [False, True])
+def test_engines_that_only_answer_get_each_large_story_once(full: bool) -> None:
+    """The one of many requests in a full run alone."""
+    configurations = sample.configurations()
+    names = [
+        trace.header.name
+        for place, one in enumerate(configurations)
+        for trace in suite_at("answers").large_traces(one, place, len(configurations), full=full)
+    ]
+    assert names == [one.name for one in LARGE_STORIES if full or not one.full_alone]
 
 
 def test_the_largest_values_of_runs_are_not_added_up() -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.core.events import Answer
-from cachewitness.core.trace_format import Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import Finish, Op, Step, Submit, Trace, TraceHeader
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
@@ -271,6 +271,41 @@ def test_every_model_restores_and_its_twin_does_not(model: str) -> None:
         [],
         0,
     ) and cached.activity.hits >= 4
+
+
+def answered(r: str, prompt: str) -> list[Op]:
+    """Ask for four tokens and wait."""
+    return [Submit(r=r, prompt=prompt, generate=4), Finish(r)]
+
+
+EDITED = [*answered("a", "A:300"), *answered("b", "A:290 b:30"), *answered("c", "A:290 c:40")]
+TURNS = [
+    *answered("a", "A:300"),
+    Step(),
+    *answered("b", "A:300 @a:4 b:30"),
+    Step(),
+    *answered("c", "A:300 @a:4 b:30 @b:4 c:10"),
+]
+
+
+@installed
+@pytest.mark.parametrize(("model", "hits"), [("qwen3-next", 0), (WINDOWS[0], 2), (ATTENTION, 2)])
+def test_an_edited_end_says_why_nothing_is_reused(model: str, hits: int) -> None:
+    """Of recurrent layers no checkpoint lies in front of the edit, which the report says."""
+    result = runs(Trace(replace(header(), pages=64), EDITED), engine(f"model={model}"))
+    (tally,) = [tally for tally in result.tallies if tally.checker == "answers"]
+    reason = "nothing restored: no checkpoint lies where the prompt parts, or in front"
+    assert (result.findings, result.activity.hits) == ([], hits)
+    assert tally.excused.get(reason, 0) == 2 - hits
+
+
+@installed
+@pytest.mark.parametrize("model", ["qwen3-next", WINDOWS[0], ATTENTION])
+def test_a_slot_goes_on_from_its_file(model: str) -> None:
+    """Also where nothing is kept on the host."""
+    files = replace(header(slot_files=True, cache_ram=0), pages=64)
+    result = runs(Trace(files, TURNS), engine(f"model={model}"))
+    assert (result.findings, result.activity.hits) == ([], 2)
 
 
 @installed

@@ -16,7 +16,16 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.answered import AnswerSense
 from cachewitness.core.checkers import fresh
 from cachewitness.core.driving import judge
-from cachewitness.core.events import Answer, Answering, Event, Header, Resumed, Rules, Submitted
+from cachewitness.core.events import (
+    Answer,
+    Answering,
+    Event,
+    Header,
+    Resumed,
+    Resumes,
+    Rules,
+    Submitted,
+)
 from cachewitness.core.malformed import MalformedHistory
 from cachewitness.systems.llama_cpp.checkpoints import FIRST, Checkpoints
 from cachewitness.systems.llama_cpp.log import Log
@@ -373,31 +382,91 @@ RESTORED = r".*restored context checkpoint.*\n"
 GOES_ON = r"(task 17 .*)cached n_tokens = 64,"
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ([], ""),
-        (
-            [(RESTORED, ""), (GOES_ON, r"\1cached n_tokens = 0,")],
-            "a checkpoint fits and was not used (it shares 64 tokens with a; checkpoints behind 64,"
-            " 70)",
-        ),
-        (
-            [
-                (RESTORED, ""),
-                (GOES_ON, r"\1cached n_tokens = 0,"),
-                (r".*task 1 .*created context checkpoint 1 of 32.*\n", ""),
-            ],
-            "no checkpoint lies where the prompt parts, or in front (it shares 64 tokens with a;"
-            " checkpoints behind 70)",
-        ),
-    ],
-)
-def test_the_log_says_why_nothing_was_restored(changes: list[tuple[str, str]], why: str) -> None:
-    """By the checkpoints that were made and the one that was needed."""
-    checkpoints = Checkpoints()
+FROM_NOTHING = [(RESTORED, ""), (GOES_ON, r"\1cached n_tokens = 0,")]
+MADE_FIRST = r".*task 1 .*created context checkpoint 1 of 32.*\n"
+SHARES = "it shares 64 tokens with a; checkpoints behind"
+LEFT = f"a checkpoint fits and was not used ({SHARES} 64, 70)"
+NONE_FITS = f"no checkpoint lies where the prompt parts, or in front ({SHARES} 70)"
+PURGED = "0.1 I srv  try_clear_id: purging slot 1 with 75 tokens\n"
+CLEARED = f"its slot was cleared before ({SHARES} 64, 70)"
+
+
+def of_a_log(*changes: tuple[str, str], keeps: Resumes = "recurrent") -> Checkpoints:
+    """Return what is followed of the changed log, for a model that keeps this."""
+    checkpoints = Checkpoints(keeps)
     for r, prompt in {"a": A, "x": [90] * 66, "b": B}.items():
         checkpoints.number(r, prompt)
     checkpoints.follow(edited(*changes).splitlines())
-    assert checkpoints.why("b") == why
+    return checkpoints
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "unused"),
+    [
+        ([], "the log does not show it", ""),
+        (FROM_NOTHING, "", LEFT),
+        ([*FROM_NOTHING, (MADE_FIRST, "")], NONE_FITS, ""),
+        ([*FROM_NOTHING, (r"(.*id  1 \| task 17 \| processing)", PURGED + r"\1")], CLEARED, ""),
+    ],
+)
+def test_the_log_says_why_nothing_was_restored(
+    changes: list[tuple[str, str]], why: str, unused: str
+) -> None:
+    """By the checkpoints that were made and the one that was needed; one that fits is no reason."""
+    checkpoints = of_a_log(*changes)
+    assert (checkpoints.why("b"), checkpoints.unused("b")) == (why, unused)
     assert checkpoints.why("a") == "its slot has nothing that the prompt begins with"
+
+
+def test_without_states_the_cells_of_a_slot_are_enough() -> None:
+    """A model of attention alone needs no checkpoint, so cells that are not used are left."""
+    unused = of_a_log(*FROM_NOTHING, keeps="full").unused("b")
+    assert unused == f"the slot's cells fit and were not used ({SHARES} 64, 70)"
+
+
+def test_a_window_that_is_not_whole_fits_nothing() -> None:
+    """The checkpoint begins at position 63; the window behind 64 tokens reaches further back."""
+    checkpoints = Checkpoints("sliding", 32)
+    for r, prompt in {"a": A, "x": [90] * 66, "b": B}.items():
+        checkpoints.number(r, prompt)
+    checkpoints.follow(edited(*FROM_NOTHING).splitlines())
+    why = f"no checkpoint lies where the prompt parts, or in front ({SHARES} 64, 70)"
+    assert checkpoints.why("b") == why
+    assert checkpoints.unused("b") == ""
+
+
+def test_a_prompt_that_stays_on_the_host_whole_is_left_there() -> None:
+    """`b` asks what `a` asked, and the server gives its slot nothing of what the host keeps."""
+    checkpoints = Checkpoints()
+    for r, prompt in {"a": A, "x": [90] * 66, "b": A}.items():
+        checkpoints.number(r, prompt)
+    checkpoints.follow(edited(*FROM_NOTHING, (FROM_THE_HOST, STAYS_THERE)).splitlines())
+    assert checkpoints.unused("b") == (
+        "the host keeps the prompt and was not used (all its 74 tokens, as of a)"
+    )
+
+
+@pytest.mark.parametrize("changes", [FROM_NOTHING, [*FROM_NOTHING, (MADE_FIRST, "")]])
+def test_a_checkpoint_that_was_left_is_a_finding_and_one_that_is_not_there_is_none(
+    changes: list[tuple[str, str]],
+) -> None:
+    """The finding says which checkpoint; the reason is counted."""
+    checkpoints = of_a_log(*changes)
+    header = Header(
+        engine="llama-cpp",
+        level="answers",
+        pools=[],
+        groups=[],
+        rules=Rules(answering=Answering("float32", 256, resumes="recurrent")),
+    )
+    events: list[Event] = [Submitted(r="a", tokens=A, generate=1), Answer(r="a", tokens=[5])]
+    why = checkpoints.why("b")
+    unused = checkpoints.unused("b")
+    answer = Answer(r="b", tokens=[5], restored=0, why=why, unused=unused)
+    result = judge(header, [*events, Submitted(r="b", tokens=B, generate=1), answer])
+    assert [finding.line for finding in result.findings] == (
+        [f"request b restored nothing of its 76 tokens: {LEFT}"] if unused else []
+    )
+    (tally,) = [tally for tally in result.tallies if tally.checker == "answers"]
+    reason = f"nothing restored: {why.partition(' (')[0]}"
+    assert tally.excused == ({} if unused else {reason: 1})

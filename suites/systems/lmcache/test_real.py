@@ -239,6 +239,15 @@ class TestInstalled:
         with pytest.raises(UsageError, match=r"option 'workers=many' must be a number of workers"):
             parse(f"{NAME}:workers=many").open(header)
 
+    @pytest.mark.parametrize("options", [{}, {"separate_object_groups": False}])
+    def test_states_in_one_object_with_attention_are_refused_in_one_line(
+        self, options: dict[str, bool]
+    ) -> None:
+        with pytest.raises(UsageError, match=r"requires 'separate_object_groups=true' for a"):
+            tell([], layout="full-mamba", **options)
+        tell([], layout="full-mamba", **APART)
+        tell([], layout="full-swa", **options)
+
     def test_a_step_in_flight_is_refused_in_one_line(self) -> None:
         with pytest.raises(
             UsageError, match=r"option 'async_depth=1' is not driven with the installed LMCache"

@@ -141,6 +141,44 @@ def test_a_seeded_fault_is_found_as_announced_and_shrinks(fault) -> None:
     assert runs(failure.shrunk, parse("sample:resumes=told")).findings == []
 
 
+EDITED = [
+    Submit("a", "sys:40", generate=4),
+    traces.Finish("a"),
+    Submit("b", "sys:33 b:9", generate=4),
+    traces.Finish("b"),
+]
+"""The end of a prompt is edited: the state behind 32 tokens fits, the one behind 40 does not."""
+
+
+@pytest.mark.parametrize(
+    ("pages", "mutant", "lines", "reasons"),
+    [
+        (64, ":resumes=told", [], ["nothing is kept that the prompt begins with"]),
+        (
+            64,
+            ":resumes=told,mutant=newest-state-tried-alone",
+            [
+                "request b restored nothing of its 42 tokens: a state behind 32 tokens fits and was"
+                " not used"
+            ],
+            ["nothing is kept that the prompt begins with"],
+        ),
+        (64, ":mutant=newest-state-tried-alone", [], []),
+    ],
+)
+def test_a_state_that_fits_and_was_not_used_is_no_excuse(
+    pages: int, mutant: str, lines: list[str], reasons: list[str]
+) -> None:
+    """The finding says which; of an engine that does not say what it keeps it cannot be known, and
+    where nothing fits the reason is counted.
+    """
+    trace = Trace(traces.TraceHeader("edited", SMALL.layout, pages, "answers", "", {}), EDITED)
+    result = runs(trace, parse(f"sample{mutant}"))
+    assert [finding.line for finding in result.findings] == lines
+    (tally,) = [tally for tally in result.tallies if tally.checker == "answers"]
+    assert [*tally.excused] == [f"nothing restored: {reason}" for reason in reasons]
+
+
 @pytest.mark.parametrize("model", sampled(["hybrid", "attention"], 2))
 def test_a_right_engine_that_tells_what_its_requests_go_on_from_passes(model: str) -> None:
     """Every answer that restored something is told with its state, and each of them is judged."""

@@ -284,7 +284,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
     Anomaly(
         "lost-repeat",
         "who asks with an equal prompt at once behind its answer has something restored, where the"
-        " engine declares it, or is told why not",
+        " engine declares it, or is told why not; and nobody has nothing restored of whose prompt"
+        " the engine says that it keeps a state that fits",
         "prompts that are asked again are computed again, though every answer is right",
         "work",
     ),

@@ -8,7 +8,8 @@ engine's own token (the next `cold` of the request).
 
 How many tokens an engine restores is judged too: no more than the prompt shares with a request of
 the same identity; and of an equal prompt that is asked again at once some, if the engine declares
-it, or it says why not.
+it, or it says why not. What it says that it kept, would have fitted, and was not used is no such
+reason, of whatever prompt.
 """
 
 from __future__ import annotations
@@ -193,6 +194,8 @@ class AnswersAgree(Checker):
             self._repeated.append(event.restored > 0)
             if self._is_lost(event):
                 return [self._lost(event)]
+        if event.unused and event.restored == 0 and self._alone_to_its_end(event):
+            return [self._left(event)]
         reach, whose = self._reach(event.r)
         if event.restored > max(reach, self._by_chance):
             return [self._foreign(event, reach, whose)]
@@ -290,8 +293,12 @@ class AnswersAgree(Checker):
         say why.
         """
         length = len(self._requests[answer.r].tokens)
-        owed = 0 < self._repeats <= length and answer.ended in ("length", "stop")
-        return owed and answer.restored == 0 and not answer.why
+        owed = 0 < self._repeats <= length and self._alone_to_its_end(answer)
+        return owed and answer.restored == 0 and not answer.why and not answer.unused
+
+    def _alone_to_its_end(self, answer: Answer) -> bool:
+        """Whether nobody else was under way, for whom the engine may have needed its room."""
+        return answer.r not in self._crowded and answer.ended in ("length", "stop")
 
     def _lost(self, answer: Answer) -> Finding:
         length = count(len(self._requests[answer.r].tokens), "token")
@@ -303,6 +310,16 @@ class AnswersAgree(Checker):
             " nothing, and does not say why: a contradiction."
         )
         line = f"{named(answer.r)} restored nothing of its {length}, which {before} had just asked"
+        return Finding(anomaly=LOST, r=answer.r, sentence=sentence, line=line)
+
+    def _left(self, answer: Answer) -> Finding:
+        length = count(len(self._requests[answer.r].tokens), "token")
+        sentence = (
+            f"Let {answer.r} ask with a prompt of {length}, and nobody beside it. The engine says"
+            f" what it keeps, and that {answer.unused}. However it restores nothing: a"
+            " contradiction."
+        )
+        line = f"{named(answer.r)} restored nothing of its {length}: {answer.unused}"
         return Finding(anomaly=LOST, r=answer.r, sentence=sentence, line=line)
 
     def _foreign(self, answer: Answer, reach: int, whose: str) -> Finding:

@@ -8,6 +8,7 @@ configuration, and traces can be drawn without the cause (`avoid`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.answers import BATCH, DIFFERS, UNLIKE, AnswersAgree
@@ -27,6 +28,7 @@ from cachewitness.workloads.avoided import (
     CACHE,
     CONTINUATIONS,
     PRESSURE,
+    TOGETHER,
     without_aborts,
     without_company,
 )
@@ -34,6 +36,8 @@ from cachewitness.workloads.avoided import (
 UNCACHED = "uncached"
 """The control that runs a trace without the cache in its own pool, where an engine has one; else
 the baseline does."""
+OF_CLIENTS = ("aborts", "replays", "company")
+CRASHED, HUNG = "engine-crashed", "hung"
 REPEATS = 4
 """So often a trace is run without the cache where answers may depend on the batch."""
 
@@ -60,37 +64,32 @@ def explain(result: Result, spec: EngineSpec) -> None:
 
 
 def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
-    """Write its cause into each finding about an answer; those of a death or a hang have none.
+    """Write its cause into each finding about an answer, and into a crash; a hang has none, nor has
+    the crash of a server, which is not there to be asked again.
 
-    The trace is run again once without the cache, and once without each thing that can be avoided.
+    The trace is run again once without the cache, once without each thing that can be avoided, and
+    if that shows nothing once without each two of what clients do.
     """
-    asked = [
-        finding
-        for finding in findings
-        if finding.anomaly in AnswersAgree.anomalies and finding.anomaly != UNLIKE
-    ]
+    asked = [finding for finding in findings if _has_cause(finding, spec)]
     level = spec.kind.answers_level
     if not asked or level is None:
         return
     controls = spec.kind.controls.options if spec.kind.controls else {}
     bare = spec.variant(controls.get(UNCACHED, level.uncached))
-    uncached = _still(trace, bare)
-    avoidable = {name: avoid for name, (_, avoid) in AVOIDABLE.items() if _tells(name, level)}
-    without = {
-        name: _still(other, spec)
-        for name, avoid in avoidable.items()
-        if (other := avoid(trace)) != trace
-    }
+    uncached = _found(trace, bare)
+    without = _without(trace, spec, level)
     for finding in asked:
-        place = finding.anomaly, finding.r
-        found = [
-            name for name, still in without.items() if still is not None and place not in still
-        ]
+        avoided = [name for name, found in without.items() if _passes(found, finding)]
         # The batch first: what differs without the cache as well is no fault of the cache, whatever
         # else makes it go away.
-        finding.cause = (
-            BATCH if uncached is not None and place in uncached else "+".join(found) or CACHE
-        )
+        if uncached is not None and _again(uncached, finding):
+            # Of an engine that has no cache nothing else is learned, so that is added.
+            alone = avoided if level.exact_batches and bare.options == spec.options else []
+            finding.cause = "+".join([BATCH, *alone])
+        else:
+            finding.cause = "+".join(avoided) or CACHE
+    if not spec.one_server:
+        _look_for_two(trace, spec, [one for one in asked if one.cause == CACHE])
     if not level.exact_batches:
         _blame_the_batch(
             trace, spec, bare, [finding for finding in asked if finding.cause != BATCH]
@@ -98,6 +97,53 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
         _blame_decoding(
             trace, spec, [finding for finding in asked if CONTINUATIONS in finding.cause.split("+")]
         )
+
+
+def _has_cause(finding: Finding, spec: EngineSpec) -> bool:
+    if finding.anomaly == CRASHED:
+        return not spec.one_server
+    return finding.anomaly in AnswersAgree.anomalies and finding.anomaly != UNLIKE
+
+
+def _without(
+    trace: Trace, spec: EngineSpec, level: AnswersLevel
+) -> dict[str, set[tuple[str, str]] | None]:
+    """Return what is found without each thing that the trace does and that can be avoided."""
+    return {
+        name: _found(other, spec)
+        for name, (_, avoid) in AVOIDABLE.items()
+        if _tells(name, level) and (other := avoid(trace)) != trace
+    }
+
+
+def _look_for_two(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
+    """Make two things that clients do together the cause of what passes without both, and not
+    without either.
+    """
+    left = list(findings)
+    for one, other in combinations(OF_CLIENTS, 2):
+        if not left:
+            return
+        found = _found(AVOIDABLE[other][1](AVOIDABLE[one][1](trace)), spec)
+        for finding in [finding for finding in left if _passes(found, finding)]:
+            finding.cause = f"{one}{TOGETHER}{other}"
+            left.remove(finding)
+
+
+def _again(found: set[tuple[str, str]], finding: Finding) -> bool:
+    """Whether a trace fails in the same way; a crash is one, whichever request it comes with."""
+    if finding.anomaly == CRASHED:
+        return any(anomaly == CRASHED for anomaly, _ in found)
+    return (finding.anomaly, finding.r) in found
+
+
+def _passes(found: set[tuple[str, str]] | None, finding: Finding) -> bool:
+    """Whether a trace that ran to its end does not fail so any more."""
+    return found is not None and not _cut_short(found) and not _again(found, finding)
+
+
+def _cut_short(found: set[tuple[str, str]]) -> bool:
+    return any(anomaly in (CRASHED, HUNG) for anomaly, _ in found)
 
 
 def _tells(name: str, level: AnswersLevel) -> bool:
@@ -163,11 +209,16 @@ def _differs(trace: Trace, bare: EngineSpec) -> bool:
 
 def _still(trace: Trace, spec: EngineSpec) -> set[tuple[str, str]] | None:
     """Return which requests fail how; None if the trace cannot be run so, or not to its end."""
+    found = _found(trace, spec)
+    return None if found is None or _cut_short(found) else found
+
+
+def _found(trace: Trace, spec: EngineSpec) -> set[tuple[str, str]] | None:
+    """Return which requests fail how, a crash and a hang among it; None if the trace cannot be run
+    so.
+    """
     try:
         result, bad = attempt(lambda: runs(trace, spec))
     except UsageError:
         return None
-    found = {(finding.anomaly, finding.r) for finding in result.findings}
-    return (
-        None if bad or any(anomaly in ("engine-crashed", "hung") for anomaly, _ in found) else found
-    )
+    return None if bad else {(finding.anomaly, finding.r) for finding in result.findings}

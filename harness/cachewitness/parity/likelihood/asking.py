@@ -79,8 +79,8 @@ class Served:
             ) from None
 
     def ask(self, prompt: list[int], tokens: int, what: str, **fields: Any) -> Answered:
-        """Return the likeliest tokens behind a prompt. Raises BackendError if none come, UsageError
-        if they cannot be read.
+        """Return the likeliest tokens behind a prompt. Raises BackendError if none come, or more
+        than were asked for, UsageError if they cannot be read.
         """
         body = {
             "model": self.model,
@@ -93,7 +93,13 @@ class Served:
             **fields,
         }
         found = self._post("/v1/completions", body, what)
-        return answered(found, zero_left_out=self.zero_left_out)
+        answer = answered(found, zero_left_out=self.zero_left_out)
+        if not 1 <= len(answer.steps) <= tokens:
+            count = len(answer.steps)
+            raise BackendError(
+                f"{what}: {self.url} answers with {count} tokens, {tokens} were asked for"
+            )
+        return answer
 
 
 @dataclass(frozen=True)

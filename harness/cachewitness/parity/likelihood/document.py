@@ -11,10 +11,26 @@ from typing import Any
 import msgspec
 
 from cachewitness._util.indented import indented
-from cachewitness.parity.likelihood.measuring import NOISE, OFF, Kept, Measured, Place
+from cachewitness.parity.likelihood.measuring import (
+    COLD,
+    NOISE,
+    OFF,
+    Kept,
+    Measured,
+    Place,
+)
 from cachewitness.parity.likelihood.statistics import TWICE, Pair
 from cachewitness.parity.likelihood.steps import Step, change
-from cachewitness.parity.likelihood.verdict import Judged, Rules, counted, judge, overall, pairs_of
+from cachewitness.parity.likelihood.verdict import (
+    Control,
+    Judged,
+    Rules,
+    control,
+    counted,
+    judge,
+    overall,
+    pairs_of,
+)
 from cachewitness.parity.scores.gate import EXIT_CODES
 
 FORMAT = "cachewitness.likelihood"
@@ -78,7 +94,9 @@ class ArmEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole comparison. `against` is the other server, empty if a cache was compared."""
+    """A whole comparison. `against` is the other server, empty if a cache was compared; `control`
+    what another prefix moves, None if nothing of it counts.
+    """
 
     server: str
     against: str
@@ -92,6 +110,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     warm: int
     arms: list[ArmEntry]
     judged: list[Judged]
+    control: Control | None = None
     format: str = FORMAT
     version: int = VERSION
 
@@ -127,6 +146,7 @@ def document(
         warm=found.warm,
         arms=[_entry(found, arm) for arm in found.arms],
         judged=judged,
+        control=control(found),
     )
 
 
@@ -143,7 +163,7 @@ def moved_of(arm: ArmEntry) -> list[Asked]:
 def _entry(found: Measured, arm: str) -> ArmEntry:
     kept = counted(found, arm)
     restored = [one.restored for one in kept.values()]
-    compared = arm not in (OFF, NOISE)
+    compared = arm not in COLD
     return ArmEntry(
         arm=arm,
         requests=len(found.cold) if arm == OFF else len(found.arms[arm]),

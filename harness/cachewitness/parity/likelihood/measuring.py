@@ -5,6 +5,9 @@
   cut otherwise than those of `off` (the continuation is computed with the prompt, not token by
   token), which is what a sound hit does as well. The same cold request twice would measure nothing:
   two of them are equal to the bit.
+* `foreign`: of each prefix one question, cold, behind the text of another prefix: what a cache that
+  restores somebody else's prompt would answer. If that moves nothing beyond the noise, the run
+  could not have found such a cache.
 * `hit`: before each request the shared prefix alone is asked, so that a hit ends there. A server
   that keeps salts apart gets a salt for each position, so that no question finds what an earlier
   position of it left.
@@ -20,13 +23,24 @@ from time import monotonic
 from typing import Literal, Protocol
 
 from cachewitness._util.errors import UsageError
+from cachewitness.engines.answers import BackendError
 from cachewitness.parity.likelihood.asking import Manner, Served, new_salt
 from cachewitness.parity.likelihood.questions import Question
 from cachewitness.parity.likelihood.steps import Answered, Step
 
-OFF, NOISE, HIT, REPLAY, AGAINST = "off", "noise", "hit", "replay", "against"
+OFF, NOISE, FOREIGN, HIT, REPLAY, AGAINST = "off", "noise", "foreign", "hit", "replay", "against"
 ARMS = (HIT, REPLAY)
-Why = Literal["", "restored nothing", "restored less", "restored more", "restored when cold"]
+COLD = (OFF, NOISE, FOREIGN)
+"""What is asked cold; it is compared with, and not judged."""
+Why = Literal[
+    "",
+    "restored nothing",
+    "restored less",
+    "restored more",
+    "restored too much",
+    "restored when cold",
+    "no logarithm",
+]
 Place = tuple[int, int]
 """A question by its index, and a position of its answer."""
 
@@ -42,7 +56,9 @@ class Listener(Protocol):
 
 
 class Kept(Step, frozen=True, kw_only=True):
-    """What an arm answered at one position. `why` says why it does not count; empty if it does."""
+    """What an arm answered at one position. `why` says why it does not count; empty if it does.
+    With "no logarithm" `best` is empty: the server gave its own token none that is finite.
+    """
 
     restored: int
     why: Why = ""
@@ -51,7 +67,8 @@ class Kept(Step, frozen=True, kw_only=True):
 @dataclass
 class Measured:
     """What the arms answered, by place, and the seconds of each. `warm`: of so many questions the
-    cold request restored something, or did not say, so they are not compared.
+    cold request restored something, or did not say, so they are not compared. `broken_off`: why a
+    server answered no further; empty if all was asked.
     """
 
     questions: Sequence[Question]
@@ -59,6 +76,7 @@ class Measured:
     warm: int = 0
     arms: dict[str, dict[Place, Kept]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    broken_off: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,20 +118,30 @@ class Asker:
         self._listener = listener
 
     def run(self, questions: Sequence[Question], arms: Sequence[str]) -> Measured:
-        """Ask everything. Raises BackendError if a server stops answering."""
+        """Ask everything. Raises BackendError if a server stops answering before there is a
+        position to compare, UsageError if what it answers until then cannot be read.
+        """
         found = Measured(questions)
         ways: dict[str, Callable[[Measured], None]] = {
             OFF: self._off,
             NOISE: self._noise,
+            FOREIGN: self._foreign,
             HIT: self._hit,
             REPLAY: self._replay,
             AGAINST: self._against,
         }
-        for arm in (OFF, NOISE, *arms):
+        for arm in (*COLD, *arms):
             began = monotonic()
             found.arms[arm] = {}
-            ways[arm](found)
+            try:
+                ways[arm](found)
+            except (BackendError, UsageError) as error:
+                if not any(answers for name, answers in found.arms.items() if name not in COLD):
+                    raise
+                found.broken_off = " ".join(str(error).split())
             found.seconds[arm] = round(monotonic() - began, 1)
+            if found.broken_off:
+                break
         return found
 
     def _off(self, found: Measured) -> None:
@@ -136,9 +164,19 @@ class Asker:
         ]
         self._listener.begins(NOISE, len(places))
         for place in places:
-            answer = self._asked_cold(_continued(found, place), 1, place[0])
-            why: Why = "restored when cold" if answer.restored else ""
-            found.arms[NOISE][place] = _kept(answer, why)
+            found.arms[NOISE][place] = self._kept_cold(_continued(found, place), place)
+
+    def _foreign(self, found: Measured) -> None:
+        first: dict[str, Place] = {}
+        for place in found.arms[NOISE]:
+            first.setdefault(found.questions[place[0]].prefix, place)
+        places = [*first.values()]
+        self._listener.begins(FOREIGN, len(places))
+        for place, (index, _) in zip(places, [*places[1:], *places[:1]], strict=True):
+            other = found.questions[index]
+            own = _continued(found, place)[found.questions[place[0]].shared :]
+            prompt = other.tokens[: other.shared] + own
+            found.arms[FOREIGN][place] = self._kept_cold(prompt, place)
 
     def _hit(self, found: Measured) -> None:
         self._listener.begins(HIT, sum(map(len, found.cold.values())))
@@ -160,7 +198,9 @@ class Asker:
                 warmed = True
             answer = self._asked(self._server, found, place, **fields)
             least = self._plan.min_share * question.shared
-            found.arms[HIT][place] = _kept(answer, _bounded(answer, least, question.common))
+            length = len(question.tokens) + place[1]
+            why = _bounded(answer, least, question.common, length)
+            found.arms[HIT][place] = _kept(answer, why)
 
     def _replay(self, found: Measured) -> None:
         self._listener.begins(REPLAY, sum(map(len, found.cold.values())))
@@ -170,8 +210,8 @@ class Asker:
             self._server.ask(prompt, 1, f"question {index}", **fields)
             for position in range(len(steps)):
                 answer = self._asked(self._server, found, (index, position), **fields)
-                most = len(prompt) + position - 1
-                why = _bounded(answer, self._plan.min_share * len(prompt), most)
+                length = len(prompt) + position
+                why = _bounded(answer, self._plan.min_share * len(prompt), length - 1, length)
                 found.arms[REPLAY][index, position] = _kept(answer, why)
 
     def _against(self, found: Measured) -> None:
@@ -182,9 +222,18 @@ class Asker:
                 answer = self._asked(self._other, found, (index, position))
                 found.arms[AGAINST][index, position] = _kept(answer, "")
 
+    def _kept_cold(self, prompt: list[int], place: Place) -> Kept:
+        answer = self._asked_cold(prompt, 1, place[0])
+        return _kept(answer, "restored when cold" if answer.restored else "")
+
     def _asked_cold(self, prompt: list[int], tokens: int, index: int) -> Answered:
         answer = self._cold.ask(prompt, tokens, f"question {index}", **self._manner.cold())
         self._listener.asked()
+        for step in answer.steps:
+            if not step.best:
+                raise UsageError(
+                    f"{self._cold.url} gives its own token {step.token} no finite logarithm, cold"
+                )
         return answer
 
     def _asked(self, server: Served, found: Measured, place: Place, **fields: str) -> Answered:
@@ -199,8 +248,12 @@ def _continued(found: Measured, place: Place) -> list[int]:
     return found.questions[index].tokens + [step.token for step in found.cold[index][:position]]
 
 
-def _bounded(answer: Answered, least: float, most: int) -> Why:
-    """Return why a request is no hit of the kind that its arm is for; empty if it is one."""
+def _bounded(answer: Answered, least: float, most: int, length: int) -> Why:
+    """Return why a request of so many tokens is no hit of the kind that its arm is for; empty if
+    it is one.
+    """
+    if answer.restored >= length:
+        return "restored too much"
     if answer.restored <= 0:
         return "restored nothing"
     if answer.restored < least:
@@ -210,4 +263,5 @@ def _bounded(answer: Answered, least: float, most: int) -> Why:
 
 def _kept(answer: Answered, why: Why) -> Kept:
     step = answer.steps[0]
+    why = why or ("" if step.best else "no logarithm")
     return Kept(step.token, step.best, restored=answer.restored, why=why)

@@ -19,13 +19,17 @@ from cachewitness.engines.completion_fields import Timings, Usage, restored_of, 
 
 ROUNDING = 1e-3
 """A logarithm of a probability may be so much above 0."""
+LEAST_MASS, MOST_MASS = 1e-6, 1.02
+"""What the tokens of a list may have together: a greedy answer's own token has more than a
+millionth, and 2 % are left to the rounding of narrow types.
+"""
 TINY = 1e-9
 """The least mass that is left to the tokens that a list does not name."""
 
 
 class Step(msgspec.Struct, frozen=True):
     """One position: the token that was chosen, and the best ones by id, with natural logarithms
-    of their probabilities.
+    of their probabilities. `best` is empty if the chosen token has no finite one.
     """
 
     token: int
@@ -173,7 +177,10 @@ def _step(token: int | None, value: float | None, best: Mapping[int | None, floa
         if one is not None and logprob is not None and math.isfinite(logprob)
     }
     if token not in kept:
-        raise UsageError(f"the server gives its own token {token} no finite logarithm")
+        return Step(token, {})
     if (most := max(kept.values())) > ROUNDING:
         raise UsageError(f"the server gives a token a probability beyond 1, {most:g} as logarithm")
+    mass = math.fsum(map(math.exp, kept.values()))
+    if not LEAST_MASS <= mass <= MOST_MASS:
+        raise UsageError(f"the server's best tokens have a probability of {mass:.3g} together")
     return Step(token, kept)

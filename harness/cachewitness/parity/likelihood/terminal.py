@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cachewitness.parity.likelihood.document import ArmEntry, Document, moved_of
-from cachewitness.parity.likelihood.measuring import NOISE, OFF
+from cachewitness.parity.likelihood.measuring import FOREIGN, NOISE, OFF
 from cachewitness.parity.likelihood.verdict import Judged
 from cachewitness.report.counterexample import wrapped
 from cachewitness.report.terminal import print_lines, print_objects, print_verdict
@@ -49,7 +49,7 @@ def print_likelihood(whole: Document, out: Console) -> None:
     """Print the arms, the questions that moved and the verdict."""
     judged = {arm.arm: arm for arm in whole.judged}
     out.print()
-    rows = [_row(entry, judged.get(entry.arm)) for entry in whole.arms]
+    rows = [_row(entry, judged.get(entry.arm), whole) for entry in whole.arms]
     print_objects(rows, _COLUMNS, out, justify="right")
     print_wrapped(
         ["change, noise and cost in nats a token; moved: by twice the noise or more"], out
@@ -71,15 +71,21 @@ def _why(whole: Document) -> list[str]:
     ]
 
 
-def _row(entry: ArmEntry, judged: Judged | None) -> dict[str, Any]:
+def _row(entry: ArmEntry, judged: Judged | None, whole: Document) -> dict[str, Any]:
     least, most = entry.restored
     row: dict[str, Any] = {
         "arm": entry.arm,
         "counted": f"{entry.requests:,}",
         "restored": f"{least:,}" if least == most else f"{least:,} to {most:,}",
         "seconds": f"{entry.seconds:.0f}",
-        "verdict": {OFF: "cold", NOISE: "noise"}.get(entry.arm, ""),
+        "verdict": {OFF: "cold", NOISE: "noise", FOREIGN: "control"}.get(entry.arm, ""),
     }
+    if entry.arm == FOREIGN and whole.control is not None:
+        row |= {
+            "change": f"{whole.control.change:.2g}",
+            "noise": f"{whole.control.noise:.2g}",
+            "ratio": f"{whole.control.ratio:.2f}",
+        }
     if judged is None:
         return row
     row |= {"counted": f"{judged.counted:,}/{judged.positions:,}", "verdict": judged.verdict}

@@ -4,12 +4,16 @@ Asked in this order:
 
 1. Was the cold arm cold, and did the arm hit? Positions without the proof of their hit do not
    count; if fewer than `min_share` of them do, nothing was checked.
-2. Is there noise to compare with? Without it the verdict is unknown, never fail.
-3. Is the change larger than the noise, over all or behind one prefix, or does it cost more than the
+2. Does the server give its own token a finite logarithm cold, and none behind a hit? Then the arm
+   fails.
+3. Is there noise to compare with? Without it the verdict is unknown, never fail.
+4. Is the change larger than the noise, over all or behind one prefix, or does it cost more than the
    margin? Then the arm fails, at 5 % over these tests and all arms (Holm).
-4. Are a change of twice the noise, one of three times behind one prefix alone, and a cost of the
-   margin excluded? Then it passes; else it is unknown, and the report says how many questions would
-   decide.
+5. Are a change of twice the noise, one of three times behind one prefix alone, and a cost of the
+   margin excluded, and does another prefix move the likelihoods by more than that? Then it passes;
+   else it is unknown, and the report says how many questions would decide.
+
+If a server stopped answering in between, a failure stands, and nothing else is more than unknown.
 """
 
 from __future__ import annotations
@@ -17,10 +21,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 import msgspec
 
-from cachewitness.parity.likelihood.measuring import AGAINST, NOISE, OFF, Kept, Measured, Place
+from cachewitness.parity.likelihood.measuring import (
+    AGAINST,
+    COLD,
+    FOREIGN,
+    NOISE,
+    Kept,
+    Measured,
+    Place,
+)
 from cachewitness.parity.likelihood.statistics import (
     FLOOR,
     HIDDEN,
@@ -73,12 +86,22 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     test: str = ""
 
 
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """What another prefix moves: the medians of its changes and of the noise in nats a token, and
+    how many times the noise that is.
+    """
+
+    change: float
+    noise: float
+    ratio: float
+
+
 def judge(found: Measured, rules: Rules) -> list[Judged]:
     """Judge every arm beside the cold one, in the order in which they were asked."""
     judged: dict[str, Judged] = {}
     tested = []
     for arm in found.arms:
-        if arm in (OFF, NOISE):
+        if arm in COLD:
             continue
         pairs = [*pairs_of(found, arm).values()]
         judged[arm] = _bare(found, arm, pairs)
@@ -87,7 +110,8 @@ def judge(found: Measured, rules: Rules) -> list[Judged]:
             tested.append((judged[arm], pairs))
         else:
             judged[arm] = _undecided(judged[arm], unchecked)
-    return [*(judged | {arm.arm: arm for arm in decide(tested, rules)}).values()]
+    judged |= {arm.arm: arm for arm in decide(tested, rules)}
+    return [_last(found, arm) for arm in judged.values()]
 
 
 def decide(arms: Sequence[tuple[Judged, Sequence[Pair]]], rules: Rules) -> list[Judged]:
@@ -106,6 +130,21 @@ def decide(arms: Sequence[tuple[Judged, Sequence[Pair]]], rules: Rules) -> list[
         _decided(msgspec.structs.replace(arm, p_adjusted=p), rules)
         for arm, p in zip(measured, adjusted, strict=True)
     ]
+
+
+def control(found: Measured) -> Control | None:
+    """Return what another prefix moves, None if that was not asked or nothing of it counts."""
+    noise = _changes(found, NOISE)
+    moved = _changes(found, FOREIGN)
+    if not noise or not moved:
+        return None
+    usual = median(noise)
+    change = median(moved)
+    return Control(change=change, noise=usual, ratio=(change + FLOOR) / (usual + FLOOR))
+
+
+def _changes(found: Measured, arm: str) -> list[float]:
+    return [change(found.cold[i][at], kept) for (i, at), kept in counted(found, arm).items()]
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:
@@ -157,6 +196,40 @@ def _bare(found: Measured, arm: str, pairs: Sequence[Pair]) -> Judged:
     )
 
 
+def _last(found: Measured, arm: Judged) -> Judged:
+    """Return an arm as it is judged in the end, by what is no matter of its statistics."""
+    lost = arm.dropped.get("no logarithm", 0)
+    if lost:
+        who = "the other server" if arm.arm == AGAINST else "behind a hit the server"
+        why = (
+            f"at {lost} of {arm.positions} positions {who} gives its own token no finite logarithm;"
+            " cold it has one"
+        )
+        return msgspec.structs.replace(arm, verdict="fail", reasons=[why])
+    if arm.verdict == "fail":
+        return arm
+    if found.broken_off:
+        why = f"the server answered no further ({found.broken_off})"
+        return msgspec.structs.replace(arm, verdict="unknown", reasons=[why, *arm.reasons])
+    blind = _blind(control(found)) if arm.size is not None else ""
+    if blind:
+        return msgspec.structs.replace(arm, verdict="unknown", reasons=[*arm.reasons, blind])
+    return arm
+
+
+def _blind(moved: Control | None) -> str:
+    """Return why a run could not have seen even another prefix; empty if it could."""
+    if moved is None:
+        return "no prompt was asked cold behind another prefix, so nothing shows what one changes"
+    if moved.ratio >= HIDDEN:
+        return ""
+    return (
+        f"another prefix changes the likelihoods by {_nats(moved.change)}, {moved.ratio:.2f} times"
+        " the noise: what they say hardly depends on the prefix, so a cache that restores another"
+        " one would not be found"
+    )
+
+
 def _unchecked(found: Measured, arm: str, rules: Rules) -> list[str]:
     """Return why an arm has checked nothing; empty if it has."""
     if len(found.cold) < rules.min_share * len(found.questions):
@@ -177,6 +250,8 @@ _DROPPED = {
     "restored nothing": "restored nothing",
     "restored less": "restored less than half of what was cached for them",
     "restored more": "restored more than the shared prefix, so it was no hit of it",
+    "restored too much": "say that they restored more tokens than they have, or all of them",
+    "no logarithm": "have no finite logarithm of the server's own token",
 }
 
 

@@ -36,7 +36,7 @@ from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.reads import span_of
 from cachewitness.core.ledger.records import Content, Key
 from cachewitness.report.html import words
-from cachewitness.report.html.life import KeyThen, Place, Recorded, Recorder
+from cachewitness.report.html.life import KeyThen, Place, Recorded, Recorder, record_of
 
 HOPS_MAX = 4
 """Copies that are followed back from a page to where its content came from."""
@@ -129,8 +129,8 @@ def _overwritten(ledger: Ledger, event: Write) -> list[int]:
     """
     size = ledger.groups[event.group].block_size
     before = ledger.before(event)
-    records = ledger.records[event.pool]
-    shared = [page for page in event.pages if [*records[page].holders] != [event.r]]
+    records = {page: record_of(ledger, (event.pool, page)) for page in event.pages}
+    shared = [page for page, record in records.items() if [*record.holders] != [event.r]]
     ended = []
     for index, page in enumerate(event.pages):
         column = event.start // size + index
@@ -160,7 +160,7 @@ def _named_in(header: Header, finding: Finding) -> list[Place]:
 
 
 def _held(ledger: Ledger, place: Place) -> int:
-    return sum(ledger.records[place[0]][place[1]].holders.values())
+    return sum(record_of(ledger, place).holders.values())
 
 
 def _held_by(ledger: Ledger, r: str) -> list[Place]:

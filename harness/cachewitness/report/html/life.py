@@ -158,6 +158,13 @@ class Followed:
     recorded: list[Recorded] = field(default_factory=list)
 
 
+def record_of(ledger: Ledger, place: Place) -> PageRecord:
+    """Return the record of a page; an empty one if the pool has no such page, or not yet: to ask
+    the pool would make one, or raise.
+    """
+    return ledger.records[place[0]].get(place[1]) or PageRecord()
+
+
 class Recorder:
     """Plays a history and records the lives of some pages up to an event.
 
@@ -185,24 +192,20 @@ class Recorder:
         for effect in effects:
             self._add(effect, event, seq)
         for place, before in states.items():
-            for key in self._record(place).keys:
+            for key in record_of(self.ledger, place).keys:
                 if key.state in STAYS and before.get(id(key)) != key.state:
                     keyed = key.length, key.length, key.r
                     effect = Effect(place, key.r, f"{STAYS[key.state]}: ", keyed=keyed)
                     self._add(effect, event, seq)
 
-    def _record(self, place: Place) -> PageRecord:
-        # To ask the pool for it would make a record of a page that the pool may not have yet.
-        return self.ledger.records[place[0]].get(place[1]) or PageRecord()
-
     def _states(self) -> dict[Place, dict[int, str]]:
-        records = {place: self._record(place) for place in self.lives}
+        records = {place: record_of(self.ledger, place) for place in self.lives}
         return {
             place: {id(key): key.state for key in record.keys} for place, record in records.items()
         }
 
     def _add(self, effect: Effect, event: Event, seq: int) -> None:
-        record = self._record(effect.place)
+        record = record_of(self.ledger, effect.place)
         content = Content()
         content.copy_content(record)
         keys = [KeyThen(key.group, key.node, key.length, key.state) for key in record.keys]
@@ -257,7 +260,7 @@ class Recorder:
                         yield Effect((event.pool, page), "", text)
             case Preempted() | Finished() | Aborted():
                 for place in self.lives:
-                    if event.r in self._record(place).holders:
+                    if event.r in record_of(self.ledger, place).holders:
                         text = f"{event.r} {words.END[type(event)]}, and holds it"
                         yield Effect(place, event.r, text)
 
@@ -265,7 +268,7 @@ class Recorder:
         return [(pool, page) for page in dict.fromkeys(pages) if (pool, page) in self.lives]
 
     def _acquired(self, place: Place, holder: str) -> str:
-        record = self._record(place)
+        record = record_of(self.ledger, place)
         others = " and ".join(name for name in record.holders if name != holder)
         again = "once more " if holder in record.holders else ""
         text = f"acquired {again}by {holder}"
@@ -280,7 +283,7 @@ class Recorder:
         return text
 
     def _released(self, place: Place, holder: str) -> str:
-        record = self._record(place)
+        record = record_of(self.ledger, place)
         times = record.holders.get(holder, 0)
         if not times:
             return f"released by {holder}, which does not hold it"
@@ -296,7 +299,7 @@ class Recorder:
             place = (event.pool, page)
             if place not in self.lives:
                 continue
-            record = self._record(place)
+            record = record_of(self.ledger, place)
             span = self._span(event, index)
             what = claimed(group.kind, *span)
             if isinstance(event, Write) and group.kind != "recurrent":
@@ -335,7 +338,7 @@ class Recorder:
     def _unnamed(self, group: Group, page: int, r: str) -> str:
         """Return what the keys of a page say that is hit, if none names a prefix of the request."""
         nodes = self.ledger.requests[r].nodes
-        keys = self._record((group.pool, page)).keys
+        keys = record_of(self.ledger, (group.pool, page)).keys
         named = [key for key in keys if key.length < len(nodes) and nodes[key.length] == key.node]
         if any(key.group == group.id for key in named) or self.ledger.header.rules.captures:
             return ""
@@ -344,7 +347,9 @@ class Recorder:
     def _unpublished(self, event: Unpublish) -> Iterator[Effect]:
         pool = self._groups[event.group].pool
         for place in self._of(pool, [event.page]):
-            keys = [key for key in self._record(place).keys if event.length in (0, key.length)]
+            keys = [
+                key for key in record_of(self.ledger, place).keys if event.length in (0, key.length)
+            ]
             for key in keys:
                 keyed = key.length, key.length, key.r
                 yield Effect(place, "", f"its key ends ({event.reason}): ", keyed=keyed)

@@ -1,9 +1,7 @@
-"""The database of campaigns: a file of SQLite on one machine, PostgreSQL where there are several.
+"""The database of campaigns: a file of SQLite, or a PostgreSQL server.
 
 Statements are written once, with `?` for values. Where the two differ is in `_Dialect`: what stands
-for a value, the type of bytes, the database's clock, how a row is skipped that somebody else is
-about to lease, how one of several writers goes first, and what is raised. All times are those of
-the database, so clocks of machines need not agree.
+for a value, the type of bytes, how one of several writers goes first, and what is raised.
 """
 
 from __future__ import annotations
@@ -11,14 +9,17 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cachewitness._util.errors import EngineMissing, UsageError
 
+Execute = Callable[..., Any]
+"""Carries out a statement with its values and returns its cursor."""
+Result = TypeVar("Result")
 SERVERS = ("postgresql://", "postgres://")
 """How the name of a database begins that is no file."""
 _ALIVE = {
@@ -31,7 +32,7 @@ _ALIVE = {
 milliseconds."""
 _SECRET = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 LOCK = 1_702_195_311
-"""The number of the lock of a server under which tables are made and units entered."""
+"""The number of the lock of a server under which everything is written."""
 BUSY = 60.0
 """Seconds in which another writer must be done, or a server come back."""
 CONNECT = 10
@@ -47,9 +48,7 @@ class _Dialect:
     lost: tuple[type[Exception], ...]
     placeholder: str
     blob: str
-    now: str
-    skip: str
-    alone: str
+    begin: tuple[str, ...]
 
 
 class Database:
@@ -67,13 +66,6 @@ class Database:
         self._file = None if self.shared else _file(self._path)
 
     @property
-    def alone(self) -> str:
-        """The statement by which one of several transactions goes first; empty where there is
-        one writer at a time anyway.
-        """
-        return self._dialect.alone
-
-    @property
     def without_password(self) -> str:
         """The name without a password."""
         return without_password(self.name)
@@ -84,24 +76,23 @@ class Database:
         It is carried out again if the server went away meanwhile, so it must do no harm twice.
         """
         found: list[tuple[Any, ...]] = self._reached(
-            lambda: self._execute(statement, values).fetchall()
+            lambda: self._execute(statement, *values).fetchall()
         )
         return found
 
-    def changed(self, statement: str, *values: Any) -> int:
-        """Carry out a statement, as `rows` does, and return how many rows it changed."""
-        return int(self._reached(lambda: self._execute(statement, values).rowcount))
+    def alone(self, call: Callable[[Execute], Result]) -> Result:
+        """Return what `call` does with what carries out a statement and returns its cursor: all of
+        it is written or nothing, and nobody writes meanwhile.
 
-    def write(self, statements: Iterable[tuple[str, tuple[Any, ...]]]) -> None:
-        """Carry out statements, all or none of them."""
-        listed = list(statements)
+        It is called again if the server went away meanwhile, so it must do no harm twice.
+        """
 
-        def all_of_them() -> None:
+        def whole() -> Result:
             with self._transaction():
-                for statement, values in listed:
-                    self._execute(statement, values)
+                return call(self._execute)
 
-        self._reached(all_of_them)
+        done: Result = self._reached(whole)
+        return done
 
     def close(self) -> None:
         """Close the connection."""
@@ -110,19 +101,14 @@ class Database:
                 self._connection.close()
             self._connection = None
 
-    def _execute(self, statement: str, values: tuple[Any, ...]) -> Any:
-        dialect = self._dialect
-        for word, meaning in (
-            ("{blob}", dialect.blob),
-            ("{now}", dialect.now),
-            ("{skip}", dialect.skip),
-        ):
-            statement = statement.replace(word, meaning)
-        return self._connection.execute(statement.replace("?", dialect.placeholder), values)
+    def _execute(self, statement: str, *values: Any) -> Any:
+        statement = statement.replace("{blob}", self._dialect.blob)
+        return self._connection.execute(statement.replace("?", self._dialect.placeholder), values)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN" if self.shared else "BEGIN IMMEDIATE")
+        for statement in self._dialect.begin:
+            self._connection.execute(statement)
         try:
             yield
         except BaseException:
@@ -206,8 +192,7 @@ def _sqlite(name: str) -> _Dialect:
             raise
         return connection
 
-    now = "((julianday('now') - 2440587.5) * 86400.0)"
-    return _Dialect(connect, (sqlite3.Error,), (), "?", "BLOB", now, "", "")
+    return _Dialect(connect, (sqlite3.Error,), (), "?", "BLOB", ("BEGIN IMMEDIATE",))
 
 
 def _postgresql(name: str) -> _Dialect:
@@ -225,6 +210,5 @@ def _postgresql(name: str) -> _Dialect:
         )
 
     lost = (psycopg.OperationalError, psycopg.InterfaceError)
-    now, skip = "extract(epoch from clock_timestamp())::float8", "FOR UPDATE OF units SKIP LOCKED"
-    alone = f"SELECT pg_advisory_xact_lock({LOCK})"
-    return _Dialect(connect, (psycopg.Error,), lost, "%s", "BYTEA", now, skip, alone)
+    begin = ("BEGIN", f"SELECT pg_advisory_xact_lock({LOCK})")
+    return _Dialect(connect, (psycopg.Error,), lost, "%s", "BYTEA", begin)

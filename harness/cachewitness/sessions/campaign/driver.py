@@ -1,5 +1,5 @@
-"""Drives a campaign: enters its units, keeps workers going, says how far it is, and adds up what
-came of it.
+"""Drives a campaign: has its units carried out that have no result, enters what came of each, says
+how far it is, and adds up what came of all.
 
 The driver may be killed at any time, too: all that it knows it can read again from the database, so
 the same command goes on.
@@ -7,39 +7,37 @@ the same command goes on.
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cachewitness._util.errors import UsageError
 from cachewitness.sessions.campaign.database import Database
 from cachewitness.sessions.campaign.executors import Ended, Executor
 from cachewitness.sessions.campaign.perform import stamp
 from cachewitness.sessions.campaign.plan import Planned
-from cachewitness.sessions.campaign.queue import Held, Lease, OddRow, Queue, Rest
+from cachewitness.sessions.campaign.results import OddRow, Results, store_name
 from cachewitness.sessions.campaign.totals import Totals, of_canary, to_shrink
-from cachewitness.sessions.campaign.unit import Outcome, Shrunk, Unit, entered, outcome_of, read
-from cachewitness.sessions.campaign.worker import FindingsLost, Given
+from cachewitness.sessions.campaign.unit import Outcome, Shrunk, Unit, entered, outcome_of
+from cachewitness.sessions.campaign.worker import Task
 
 POLL = 0.2
-"""Seconds between two looks at the database, at least."""
-RESTED = 4.0
-"""After a look the driver waits so many times as long as that took, so that a large campaign is not
-looked at all the time."""
+"""Seconds between two looks at the clock, and between two reports of progress."""
 NOT_DONE = "not done"
 """What stands in the digest for the outcome of a unit that was not done."""
-FAR = 2.0
-"""A lease that ends later than so many times its length from now was taken by another clock."""
 FRUITLESS = 10
 """So many workers may end one after another, beyond the attempts of their units, before the
 campaign gives up."""
+
+
+class FindingsLost(UsageError):
+    """Findings were met, and the database does not have them, or cannot be read any more: they
+    are told in this line alone.
+    """
 
 
 class CampaignSettings(NamedTuple):
@@ -50,24 +48,9 @@ class CampaignSettings(NamedTuple):
     database: str
     traces: str
     workers: int
-    lease: float = 30.0
     deadline: float = 3600.0
     attempts: int = 5
     seconds: float = 0.0
-
-    def given(self, campaign: str, worker: str, traces: str) -> Given:
-        """Return what a worker of a campaign has to know; `traces` is empty where it takes the
-        store from the database.
-        """
-        return Given(
-            database=_anywhere(self.database),
-            traces=traces and _anywhere(traces),
-            campaign=campaign,
-            worker=worker,
-            lease=self.lease,
-            deadline=self.deadline,
-            attempts=self.attempts,
-        )
 
 
 @dataclass
@@ -80,7 +63,6 @@ class CampaignProgress:
     done: int = 0
     before: int = 0
     given_up: int = 0
-    late: int = 0
     workers: int = 0
     traces: int = 0
     operations: int = 0
@@ -92,7 +74,7 @@ class CampaignProgress:
     lost: int = 0
     """How many workers ended that did not end by themselves."""
     incidents: list[str] = field(default_factory=list)
-    """What happened to workers and to what they held, a line each."""
+    """What happened to workers and to their units, a line each."""
 
     def take(self, unit: Unit, outcome: Outcome) -> None:
         """Take in what came of one unit."""
@@ -115,20 +97,8 @@ class Result(NamedTuple):
     digest: str
 
 
-def _anywhere(name: str) -> str:
-    """Return the name of a file or folder so that a worker with another current folder finds it;
-    a URL as it is.
-    """
-    return name if "://" in name else str(Path(name).absolute())
-
-
-def process_name() -> str:
-    """Return what names this process among those of all machines."""
-    return f"{socket.gethostname()}-{os.getpid()}"
-
-
 class Driver:
-    """Carries out a campaign. `on_progress` is called after every look at the database."""
+    """Carries out a campaign. `on_progress` is called now and then, and when nothing is left."""
 
     def __init__(
         self,
@@ -142,27 +112,24 @@ class Driver:
         self._executor = executor
         self._on_progress = on_progress
         self._database = Database(settings.database)
-        self._queue = Queue(self._database, planned.id, settings.attempts)
+        self._results = Results(
+            self._database, planned.id, store_name(settings.traces, settings.database)
+        )
         self._progress = CampaignProgress()
-        self._units: dict[int, Unit] = {}
-        """What is to be done, by place, in the order in which it counts."""
-        self._keys: dict[int, str] = {}
-        self._seen: set[int] = set()
-        self._ahead: list[int] = []
-        """Units of which nobody is known to have held one, the first of them last."""
-        self._begun: set[int] = set()
-        """Units that somebody has held, and that are not seen to be done."""
-        self._crew: dict[str, Any] = {}
-        self._at: dict[str, tuple[Lease, float]] = {}
-        """What each worker of this driver holds, and since when, by the clock of this process."""
-        self._numbers = count(1)
+        self._units: dict[str, Unit] = {}
+        """What is to be done, by its key, in the order in which it counts."""
+        self._done: set[str] = set()
+        """Units with a result that need not be done again by this command."""
+        self._at_work: set[str] = set()
+        self._ended: deque[Ended] = deque()
+        """What ended and was not looked at yet."""
+        self._tries: Counter[str] = Counter()
+        """How many workers ended that were at a unit."""
         self._fruitless = 0
-        self._beyond: dict[Held, float] = {}
-        """Leases that end later than any can, and when each was first seen, by the clock of this
-        process that is never set."""
         self._lost: list[str] = []
-        """What workers said of findings that they could not enter."""
+        """What was found and could not be entered."""
         self._began = time.monotonic()
+        self._reported = 0.0
 
     def run(self) -> Result:
         """Carry out the campaign and return what came of it; see `_run`.
@@ -180,8 +147,7 @@ class Driver:
             )
             if not (known or self._lost):
                 raise
-            lost = [line for line in self._lost if line not in str(error)]
-            raise FindingsLost("; ".join([str(error), *known, *lost])) from None
+            raise FindingsLost("; ".join([str(error), *known, *self._lost])) from None
         finally:
             self._database.close()
 
@@ -192,245 +158,193 @@ class Driver:
         workers end again and again.
         """
         interrupted = time_up = False
-        stopped = ""
+        stopped: UsageError | None = None
         try:
-            self._enter(self._planned.units, self._planned.entries)
-            self._queue.forgive()
-            self._progress.before = len(self._look(self._queue.done()))
+            self._plan(self._planned.units)
             time_up = not self._work_off()
             if not time_up:
-                found = to_shrink(self._planned, self._done())
-                self._enter(found, [entered(unit) for unit in found])
-                self._progress.before += len(self._look(self._queue.done()))
+                self._plan(to_shrink(self._planned, self._pairs()))
                 time_up = not self._work_off()
+            self._drain()
         except KeyboardInterrupt:
             interrupted = True
+            self._drain()
         except UsageError as error:
-            with suppress(UsageError):
-                self._look(
-                    self._queue.done()
-                )  # a unit that ended meanwhile may have found something
-            if not self._progress.findings:
-                raise
-            stopped = str(error)
+            stopped = error
+            self._drain()
         finally:
-            self._stop()
-        if not (interrupted or time_up or stopped):
-            self._queue.end()
-        return self._added_up(
-            Totals(self._planned, interrupted=interrupted, time_up=time_up, stopped=stopped)
+            self._executor.stop()
+        why = str(stopped or "")
+        result = self._added_up(
+            Totals(self._planned, interrupted=interrupted, time_up=time_up, stopped=why)
         )
+        if stopped and not result.totals.found:
+            raise stopped
+        return result
 
-    def _enter(self, units: Sequence[Unit], entries: Sequence[tuple[str, bytes]]) -> None:
-        """Enter units that are not there yet, each with its key and what is stored of it, and
-        note where they all are.
+    def _plan(self, units: Sequence[Unit]) -> None:
+        """Note units that are to be done, and take in the results of those that are done.
+
+        Raises OddRow once all are taken in.
         """
-        keyed = [(unit, key) for unit, (key, _) in zip(units, entries, strict=True)]
-        own = [key for unit, key in keyed if of_canary(unit)]
-        places = self._queue.enrol(
-            self._planned.name, _anywhere(self._settings.traces), entries, own=own
-        )
-        for unit, key in keyed:
-            self._units.setdefault(places[key], unit)
-            self._keys[places[key]] = key
-        for key in places.keys() - self._keys.values():
-            self._check_stray(places[key], key)
-
-    def _check_stray(self, place: int, key: str) -> None:
-        """Raise OddRow for a unit that this campaign never had: what is not planned is a finding
-        to be shrunk.
-        """
-        try:
-            unit = read(self._queue.spec(place), key)
-        except UsageError as error:
-            raise self._queue.odd(key, str(error)) from None
-        if not isinstance(unit, Shrunk):
-            raise self._queue.odd(key, f"is of no unit that this campaign has ({unit.name})")
-
-    def _work_off(self) -> bool:
-        """Keep workers going until nothing is left to do; False if time was up before."""
-        self._ahead = sorted(self._units.keys() - self._seen, reverse=True)
-        self._begun = set()
-        while True:
-            began = time.monotonic()
-            rest = self._queue.rest(max(1, self._settings.workers))
-            progress = self._progress
-            over = not rest.waiting and not rest.leased
-            time_up = 0 < self._settings.seconds <= began - self._began
-            self._look(self._queue.done(None if over or time_up else self._perhaps_done(rest)))
-            progress.units = len(self._units)
-            progress.done = len(self._seen)
-            progress.given_up = len(rest.given_up)
-            progress.late = self._queue.late
-            progress.seconds = time.monotonic() - self._began
-            progress.left = self._left()
-            took = time.monotonic() - began
-            if self._on_progress:
-                self._on_progress(progress)
-            if over or time_up:
-                self._queue.check()
-                return over
-            self._take_back()
-            self._keep_going(rest)
-            time.sleep(max(POLL, RESTED * took))
-
-    def _perhaps_done(self, rest: Rest) -> set[int]:
-        """Return the units that may be done and are not seen yet: those that somebody has held and
-        nobody holds.
-
-        Units are leased in the order of their places, so all before the first that waits were held.
-        Their number grows with what is new and with what is at work, not with what is done, and no
-        clock is asked. Units that another driver entered as done are seen once that order comes to
-        them.
-        """
-        first = rest.waiting[0] if rest.waiting else sys.maxsize
-        while self._ahead and self._ahead[-1] < first:
-            self._begun.add(self._ahead.pop())
-        return self._begun - rest.leased - rest.given_up
-
-    def _look(self, done: Iterable[int]) -> list[int]:
-        """Take in those of the units that are done which are new; return their places. Raises
-        OddRow once all are taken in.
-        """
-        fresh = []
-        odd = None
-        for place in done:
-            if place in self._units and place not in self._seen:
-                try:
-                    self._progress.take(self._units[place], self._outcome(place))
-                except OddRow as error:
-                    odd = error
-                    continue
-                self._seen.add(place)
-                fresh.append(place)
-        self._begun.difference_update(fresh)
+        fresh = {entered(unit)[0]: unit for unit in units}
+        self._units.update(fresh)
+        odd: OddRow | None = None
+        for key, written in self._results.read(fresh):
+            try:
+                outcome = self._results.outcome(key, written) if written is not None else None
+            except OddRow as error:
+                odd = odd or error
+                continue
+            if outcome is not None and outcome.judged:
+                self._take(key, outcome)
+                self._progress.before += 1
         if odd:
             raise odd
-        if fresh:
-            self._fruitless = 0
-        return fresh
 
-    def _outcome(self, place: int) -> Outcome:
-        written = self._queue.outcome(place)
-        try:
-            return outcome_of(written, self._keys[place])
-        except UsageError as error:
-            raise self._queue.odd(self._keys[place], str(error)) from None
+    def _take(self, key: str, outcome: Outcome) -> None:
+        self._progress.take(self._units[key], outcome)
+        self._done.add(key)
 
-    def _left(self) -> float | None:
-        here = len(self._seen) - self._progress.before
-        rest = self._progress.units - self._progress.done - self._progress.given_up
-        return rest * self._progress.seconds / here if here > 0 else None
-
-    def _take_back(self) -> None:
-        """Have units leased again whose lease ends later than any can, if nobody renews it while
-        one lasts.
-
-        The clock of the database was set back since, and whoever holds the unit may be gone: that
-        clock would have it wait.
-        """
-        lease = self._settings.lease
-        now = time.monotonic()
-        self._beyond = {
-            held: self._beyond.get(held, now) for held in self._queue.beyond(FAR * lease)
-        }
-        for held, since in self._beyond.items():
-            if now - since > lease and self._queue.take_back(held):
-                what = (
-                    f"{self._named(held.place)} was leased for longer than {lease:g} s, and nobody"
-                    " renews that"
-                )
-                self._progress.incidents.append(
-                    f"{what}; was the clock of the database set back? The unit is leased again"
-                )
-
-    def _named(self, place: int) -> str:
-        unit = self._units.get(place)
-        return f"unit {unit.name if unit else place}"
-
-    def _keep_going(self, rest: Rest) -> None:
-        """Start workers in the place of those that ended or hang, no more than there are units."""
-        leases = self._queue.leases() if self._crew else {}
-        for name, handle in list(self._crew.items()):
-            if ended := self._executor.ended(handle) or self._hangs(
-                name, leases.get(name), idle=not rest.waiting
-            ):
-                self._let_go(name, ended)
-        while len(self._crew) < min(self._settings.workers, len(rest.waiting) + len(rest.leased)):
-            name = f"{process_name()}-{next(self._numbers)}"
-            self._crew[name] = self._executor.start(
-                self._settings.given(self._planned.id, name, self._settings.traces)
-            )
-        self._progress.workers = len(self._crew)
-
-    def _hangs(self, name: str, lease: Lease | None, *, idle: bool) -> Ended | None:
-        """Return that a worker is at a unit for longer than it may be: native code can keep its own
-        clock from running.
-
-        One that lost its unit to another may be done with it; it hangs if it does not take one that
-        waits (`idle`: none does).
-        """
-        now = time.monotonic()
-        at, since = self._at.get(name, (None, now))
-        if lease is not None and lease != at:
-            self._at[name] = lease, now
-        elif (
-            at is None
-            or now - since <= self._settings.deadline + self._settings.lease
-            or self._queue.entered(at)
-        ):
-            return None
-        elif lease == at:
-            return Ended(
-                f"is at {self._named(at.place)} for longer than {self._settings.deadline:g} s, and"
-                " did not end itself"
-            )
-        elif not idle:
-            return Ended(f"lost {self._named(at.place)}, and takes none of those that wait")
-        return None
-
-    def _let_go(self, name: str, ended: Ended) -> None:
-        """Do without a worker that ended. Raises UsageError if one after another does."""
-        self._executor.stop(self._crew.pop(name))
-        self._at.pop(name, None)
-        self._queue.lost(name)
-        self._progress.lost += 1
-        self._progress.incidents.append(f"worker {name} {ended.why}; what it held is leased again")
-        self._fruitless += 1
-        self._lost += [ended.why] if ended.lost else []
-        most = (
-            self._settings.workers
-            if ended.refused
-            else self._settings.attempts * self._settings.workers + FRUITLESS
+    def _work_off(self) -> bool:
+        """Have every unit carried out that is not done; False if time was up before."""
+        waiting = deque(
+            key for key in self._units if key not in self._done and not self._given_up(key)
         )
+        while waiting or self._at_work:
+            if 0 < self._settings.seconds <= time.monotonic() - self._began:
+                break
+            while waiting and len(self._at_work) < self._settings.workers:
+                self._submit(waiting.popleft())
+            self._ended += self._executor.wait(POLL)
+            waiting += self._looked_at()
+            self._report()
+        self._report(at_once=True)
+        return not (waiting or self._at_work)
+
+    def _submit(self, key: str) -> None:
+        _, spec = entered(self._units[key])
+        self._at_work.add(key)
+        self._executor.submit(
+            Task(
+                key=key,
+                spec=spec,
+                traces=_anywhere(self._settings.traces),
+                deadline=self._settings.deadline,
+            )
+        )
+
+    def _looked_at(self) -> Iterator[str]:
+        """Enter what came of units; yield those that are to be carried out again."""
+        while self._ended:
+            ended = self._ended.popleft()
+            self._at_work.discard(ended.key)
+            if ended.outcome:
+                self._enter(ended)
+            elif self._lose(ended):
+                yield ended.key
+
+    def _enter(self, ended: Ended) -> None:
+        """Enter what came of a unit, with what was found when it was done before."""
+        unit = self._units[ended.key]
+        outcome = outcome_of(ended.outcome, ended.key)
+        try:
+            kept = self._results.enter(ended.key, outcome, own=of_canary(unit))
+        except UsageError:
+            if outcome.met and not of_canary(unit):
+                finding = outcome.met[0].finding
+                self._lost.append(
+                    f"findings of {unit.engine.text}, {unit.policy}: {unit.name} could not be"
+                    f" entered, the first being {finding.anomaly} by {finding.checker}:"
+                    f" {finding.sentence}"
+                )
+            raise
+        self._take(ended.key, kept)
+        self._fruitless = 0
+
+    def _lose(self, ended: Ended) -> bool:
+        """Do without a worker that ended; whether its unit is carried out again.
+
+        Raises UsageError if one after another ends.
+        """
+        self._tries[ended.key] += ended.tries
+        again = not self._given_up(ended.key)
+        then = "carried out again" if again else "given up"
+        how = f"refused it: {ended.why}" if ended.refused else ended.why
+        self._progress.lost += ended.tries
+        self._progress.incidents.append(
+            f"a worker at unit {self._units[ended.key].name} {how}; the unit is {then}"
+        )
+        self._fruitless += max(1, ended.tries)
+        most = self._settings.workers
+        if not ended.refused:
+            most = most * self._settings.attempts + FRUITLESS
         if self._fruitless > most:
             raise UsageError(f"no worker can go on; the last one said: {ended.why}")
+        return again
 
-    def _stop(self) -> None:
-        for handle in self._crew.values():
-            self._executor.stop(handle)
-        with suppress(UsageError):  # then their leases run out
-            for name in self._crew:
-                self._queue.lost(name)
-        self._crew.clear()
+    def _given_up(self, key: str) -> bool:
+        return self._tries[key] >= self._settings.attempts
 
-    def _done(self) -> Iterator[tuple[Unit, Outcome]]:
+    def _drain(self) -> None:
+        """Enter what ended meanwhile: it may have found something."""
+        self._ended += self._executor.wait(0.0)
+        while self._ended:
+            ended = self._ended.popleft()
+            with suppress(UsageError):
+                if ended.outcome:
+                    self._enter(ended)
+
+    def _report(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if not at_once and now - self._reported < POLL:
+            return
+        self._reported = now
+        progress = self._progress
+        progress.units = len(self._units)
+        progress.done = len(self._done)
+        progress.given_up = sum(self._given_up(key) for key in self._tries)
+        progress.workers = len(self._at_work)
+        progress.seconds = now - self._began
+        here = progress.done - progress.before
+        rest = progress.units - progress.done - progress.given_up
+        progress.left = rest * progress.seconds / here if here > 0 else None
+        if self._on_progress:
+            self._on_progress(progress)
+
+    def _pairs(self) -> Iterator[tuple[Unit, Outcome]]:
         """Yield the units that are done and what came of each, in the order of units."""
-        for place, unit in self._units.items():
-            if place in self._seen:
-                yield unit, self._outcome(place)
+        for key, written in self._results.read(key for key in self._units if key in self._done):
+            yield self._units[key], self._results.outcome(key, written)
 
     def _added_up(self, totals: Totals) -> Result:
         stamped: list[tuple[str, str]] = []
-        for place, unit in self._units.items():
-            if place not in self._seen:
+        for key, written in self._results.read(self._units):
+            unit = self._units[key]
+            if key not in self._done:
                 totals.miss(unit)
-                stamped.append((self._keys[place], NOT_DONE))
+                stamped.append((key, NOT_DONE))
+                self._found_before(totals, key, written)
                 continue
-            outcome = self._outcome(place)
+            outcome = self._results.outcome(key, written)
             if isinstance(unit, Shrunk):
                 totals.small(unit, outcome)
             else:
                 totals.add(unit, outcome)
-            stamped.append((self._keys[place], outcome.digest))
+            stamped.append((key, outcome.digest))
         return Result(totals, self._progress, stamp(stamped))
+
+    def _found_before(self, totals: Totals, key: str, written: bytes | None) -> None:
+        """Add what was found when a unit was done before that is to be done again and was not."""
+        unit = self._units[key]
+        with suppress(OddRow):
+            before = self._results.outcome(key, written)
+            if before.met and not of_canary(unit):
+                totals.add(unit, before)
+
+
+def _anywhere(name: str) -> str:
+    """Return the name of a folder so that a worker with another current folder finds it; a URL as
+    it is.
+    """
+    return name if "://" in name else str(Path(name).absolute())

@@ -1,4 +1,4 @@
-"""Where workers run: processes of this machine, or tasks of a Ray cluster."""
+"""Where units are carried out: by processes of this machine, or by tasks of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
-from typing import IO, Any, NamedTuple, Protocol
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from cachewitness._util import strays, workers
 from cachewitness._util.errors import EngineMissing, UsageError
-from cachewitness.core.result import EXIT_USAGE
-from cachewitness.sessions.campaign import worker
-from cachewitness.sessions.campaign.worker import EXIT_LOST, EXIT_TOO_LONG, FindingsLost, Given
+from cachewitness.sessions.campaign.worker import READY, Answer, Task, carry_out
 
 _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from"
@@ -24,108 +26,195 @@ _MAIN = (
 )
 LINE_MAX = 400
 """Characters of what a worker said last that are told."""
+START = 60.0
+"""Seconds in which a worker is ready for its first unit; then the time of the unit begins."""
+LET_GO = 5.0
+"""Seconds in which a worker that closed its output ends."""
+EXIT_TOO_LONG = 75
+"""The exit code of a task of a cluster whose unit took too long."""
 
 
 class Ended(NamedTuple):
-    """How a worker ended. `refused`: it cannot work here, and another one in its place could not
-    either.
+    """How a try at a unit ended: what was answered, or why nothing was, after how many tries.
 
-    `lost`: it met findings that it could not enter.
+    `refused`: it cannot be carried out there, and another try could not either; it was none.
     """
 
-    why: str
+    key: str
+    outcome: bytes = b""
+    why: str = ""
     refused: bool = False
-    lost: bool = False
+    tries: int = 1
 
 
 class Executor(Protocol):
-    """Starts workers, says how they ended, and ends them."""
+    """Has units carried out, each by a worker, and says how that ended."""
 
     def cores(self) -> int:
-        """Return how many workers there is room for now."""
+        """Return how many units it can carry out at a time now."""
 
-    def start(self, given: Given) -> Any:
-        """Start a worker and return a handle of it."""
+    def submit(self, task: Task) -> None:
+        """Have a unit carried out."""
 
-    def ended(self, handle: Any) -> Ended | None:
-        """Return how a worker ended; None while it runs or waits for a machine."""
+    def wait(self, seconds: float) -> list[Ended]:
+        """Return what ended, at the latest after so many seconds."""
 
-    def stop(self, handle: Any) -> None:
-        """End a worker at once, whatever it is at."""
+    def stop(self) -> None:
+        """End all workers at once, whatever they are at."""
 
 
-@dataclass
+def _ended(key: str, answer: Answer) -> Ended:
+    if answer.refused:
+        return Ended(key, why=answer.refused, refused=True, tries=0)
+    return Ended(key, answer.outcome)
+
+
 class _Process:
-    process: subprocess.Popen[bytes]
-    errors: IO[bytes]
-    mark: str
+    """A process that carries out one unit after another. What it has to know goes through a pipe,
+    since a store's name may have a password in it.
+    """
+
+    def __init__(self, answers: SimpleQueue[tuple[_Process, bytes]]) -> None:
+        self.task: Task | None = None
+        self.ready = False
+        self.since = 0.0
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        self._mark = strays.new()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, str(os.getpid()), json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, workers.MARK: workers.marked(self._mark)},
+            start_new_session=True,
+        )
+        threading.Thread(target=self._listen, args=[answers], daemon=True).start()
+
+    def _listen(self, answers: SimpleQueue[tuple[_Process, bytes]]) -> None:
+        """Pass on its lines, and an empty one behind the last."""
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                answers.put((self, line))
+        answers.put((self, b""))
+
+    def begin(self, task: Task) -> None:
+        """Have it carry out a unit; if it is gone, its output is at an end."""
+        self.task = task
+        self.since = time.monotonic()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(msgspec.json.encode(task) + b"\n")
+            self._process.stdin.flush()
+
+    def late(self) -> bool:
+        """Whether its unit takes longer than it may: native code can keep any clock of its own from
+        running.
+        """
+        if self.task is None:
+            return False
+        most = self.task.deadline + (0.0 if self.ready else START)
+        return time.monotonic() - self.since > most
+
+    def how_it_ended(self) -> str:
+        """Return how a process ended whose output is at an end."""
+        try:
+            code = self._process.wait(LET_GO)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        self._errors.seek(0)
+        lines = self._errors.read()[-10 * LINE_MAX :].decode("utf-8", "replace").split("\n")
+        last = next((line.strip()[:LINE_MAX] for line in reversed(lines) if line.strip()), "")
+        how = f"was ended by signal {-code}" if code < 0 else f"left with exit code {code}"
+        return f"{how}: {last}" if code > 0 and last else how
+
+    def end(self) -> None:
+        """Kill it, and what it has started."""
+        self.task = None
+        self._process.kill()
+        self._process.wait()
+        strays.end(self._mark)
+        self._errors.close()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
 
 class Processes:
     """Workers are processes of this machine, which end with this one."""
 
+    def __init__(self) -> None:
+        self._idle: list[_Process] = []
+        self._busy: list[_Process] = []
+        self._answers: SimpleQueue[tuple[_Process, bytes]] = SimpleQueue()
+
     def cores(self) -> int:
         """Return how many cores this process may use."""
         return workers.cores()
 
-    def start(self, given: Given) -> _Process:
-        """Start a process. What it has to know goes through a pipe, since a database's name may
-        have a password in it.
-        """
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
-        command = [sys.executable, "-c", _MAIN, json.dumps(sys.path)]
-        mark = strays.new()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            env={**os.environ, workers.MARK: workers.marked(mark)},
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        try:
-            process.stdin.write(
-                msgspec.json.encode(msgspec.structs.replace(given, parent=os.getpid()))
-            )
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # it is gone already, which `ended` says
-        return _Process(process, errors, mark)
+    def submit(self, task: Task) -> None:
+        """Have a unit carried out by a process that has none, or by a new one."""
+        process = self._idle.pop() if self._idle else _Process(self._answers)
+        self._busy.append(process)
+        process.begin(task)
 
-    def ended(self, handle: _Process) -> Ended | None:
-        """Return how a process ended; None while it runs."""
-        code = handle.process.poll()
-        if code is None:
-            return None
-        last = _last_line(handle.errors)
-        if code in (EXIT_USAGE, EXIT_LOST):
-            return Ended(last or "it was refused", refused=True, lost=code == EXIT_LOST)
-        if code == EXIT_TOO_LONG:
-            return Ended("its unit took too long")
-        how = f"was ended by signal {-code}" if code < 0 else f"left with exit code {code}"
-        return Ended(f"{how}{f': {last}' if code > 0 and last else ''}")
+    def wait(self, seconds: float) -> list[Ended]:
+        """Return what ended, and end processes whose units take too long."""
+        ended = [one for process, line in self._heard(seconds) for one in self._read(process, line)]
+        for process in [one for one in self._busy if one.late()]:
+            assert process.task is not None
+            why = f"took longer than {process.task.deadline:g} s"
+            ended += self._lost(process, why)
+        return ended
 
-    def stop(self, handle: _Process) -> None:
-        """Kill a process, and what it has started."""
-        handle.process.kill()
-        handle.process.wait()
-        strays.end(handle.mark)
-        handle.errors.close()
+    def _heard(self, seconds: float) -> Iterator[tuple[_Process, bytes]]:
+        """Yield what has come, the first of it after at most so many seconds."""
+        with suppress(Empty):
+            yield self._answers.get(timeout=seconds)
+            while True:
+                yield self._answers.get_nowait()
 
+    def _read(self, process: _Process, line: bytes) -> list[Ended]:
+        if process in self._idle and not line:
+            self._idle.remove(process)
+            process.end()
+        if process not in self._busy:
+            return []
+        assert process.task is not None
+        if line == READY:
+            process.ready = True
+            process.since = time.monotonic()
+            return []
+        if not line.endswith(b"\n"):  # half a line, and then nothing: it died
+            return [] if line else self._lost(process, process.how_it_ended())
+        self._busy.remove(process)
+        self._idle.append(process)
+        return [_ended(process.task.key, msgspec.json.decode(line, type=Answer))]
 
-def _last_line(errors: IO[bytes]) -> str:
-    errors.seek(0)
-    lines = errors.read()[-10 * LINE_MAX :].decode("utf-8", "replace").split("\n")
-    return next((line.strip()[:LINE_MAX] for line in reversed(lines) if line.strip()), "")
+    def _lost(self, process: _Process, why: str) -> list[Ended]:
+        assert process.task is not None
+        self._busy.remove(process)
+        lost = [Ended(process.task.key, why=why)]
+        process.end()
+        return lost
+
+    def stop(self) -> None:
+        """Kill every process, and what it has started."""
+        for process in (*self._idle, *self._busy):
+            process.end()
+        self._idle = []
+        self._busy = []
 
 
 class Ray:
     """Workers are tasks of a Ray cluster, one core each; those that wait for a machine make an
     autoscaling cluster grow.
+
+    Ray itself carries out a unit again whose worker or machine is lost, so often that there are
+    `attempts`.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, attempts: int) -> None:
         try:
             import ray
         except ImportError:
@@ -134,48 +223,57 @@ class Ray:
                 f"--ray {address}: Ray is not installed; {install}", install
             ) from None
         self._ray: Any = ray
+        self._attempts = attempts
+        self._keys: dict[Any, str] = {}
         try:
             ray.init(address=address, log_to_driver=False, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UsageError(
                 f"--ray {address}: cannot be reached ({' '.join(str(error).split())[:LINE_MAX]})"
             ) from None
-        self._task: Any = ray.remote(num_cpus=1, max_retries=0)(_work)
+        self._task: Any = ray.remote(num_cpus=1, max_retries=attempts - 1)(_carry_out)
 
     def cores(self) -> int:
         """Return how many cores the cluster has now."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, given: Given) -> Any:
+    def submit(self, task: Task) -> None:
         """Submit a task."""
-        return self._task.remote(msgspec.json.encode(given))
+        self._keys[self._task.remote(msgspec.json.encode(task))] = task.key
 
-    def ended(self, handle: Any) -> Ended | None:
-        """Return how a task ended; None while it runs or waits."""
-        done, _ = self._ray.wait([handle], timeout=0)
-        if not done:
-            return None
+    def wait(self, seconds: float) -> list[Ended]:
+        """Return what ended."""
+        if not self._keys:
+            return []
+        done, _ = self._ray.wait(list(self._keys), num_returns=1, timeout=seconds)
+        return [self._answer(handle, self._keys.pop(handle)) for handle in done]
+
+    def _answer(self, handle: Any, key: str) -> Ended:
         try:
-            refused, lost = self._ray.get(handle)
+            return _ended(key, msgspec.json.decode(self._ray.get(handle), type=Answer))
         except self._ray.exceptions.RayError as error:
-            return Ended(f"{type(error).__name__}: {' '.join(str(error).split())[:LINE_MAX]}")
-        return Ended(refused or "it left", refused=bool(refused), lost=lost)
+            raised = isinstance(error, self._ray.exceptions.RayTaskError)
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:LINE_MAX]}"
+            return Ended(key, why=why, tries=1 if raised else self._attempts)
 
-    def stop(self, handle: Any) -> None:
-        """Kill a task."""
-        self._ray.cancel(handle, force=True)
+    def stop(self) -> None:
+        """Kill every task."""
+        for handle in self._keys:
+            self._ray.cancel(handle, force=True)
+        self._keys = {}
 
 
-def _work(given: bytes) -> tuple[str, bool]:
-    """Work in a task of Ray; return why it was refused, empty if it was not, and whether
-    findings were lost.
-    """
+def _carry_out(content: bytes) -> bytes:
+    """Carry out a unit in a task of Ray, which ends with its process if it takes too long."""
+    task = msgspec.json.decode(content, type=Task)
+    clock = threading.Timer(task.deadline, os._exit, [EXIT_TOO_LONG])
+    clock.daemon = True
+    clock.start()
     try:
-        worker.serve(msgspec.json.decode(given, type=Given))
-    except UsageError as error:
-        return str(error), isinstance(error, FindingsLost)
-    return "", False
+        return msgspec.json.encode(carry_out(task))
+    finally:
+        clock.cancel()
 
 
-TASK = f"ray::{_work.__name__}"
+TASK = f"ray::{_carry_out.__name__}"
 """How the command line of a process of Ray begins while it is at a task of a campaign."""

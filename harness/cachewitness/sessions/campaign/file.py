@@ -48,8 +48,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     `traces` of each stream, for each engine, policy and seed; `per_unit` of them in one unit of
     work, and `configurations` of a suite. Of each anomaly on each engine `shrink` findings are made
-    small. `seconds`: stop then (0: when all is done). A worker holds a unit for `lease` seconds at
-    a time and may take `deadline` seconds for it; after `attempts` leases it is given up.
+    small. `seconds`: stop then (0: when all is done). A unit may take `deadline` seconds; after
+    `attempts` workers have ended at it, it is given up.
     """
 
     traces: int = 400
@@ -57,7 +57,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     configurations: int = 4
     shrink: int = 3
     seconds: float = 0.0
-    lease: float = 30.0
     deadline: float = 3600.0
     attempts: int = 5
 
@@ -91,7 +90,6 @@ LEAST = {
     "shrink": 1,
     "attempts": 1,
     "seconds": 0.0,
-    "lease": 0.5,
     "deadline": 1.0,
 }
 """The smallest value that each field of `budget` takes."""
@@ -103,8 +101,15 @@ def load(path: Path) -> File:
     """Read the file of a campaign. Raises UsageError naming the file and the field if anything
     does not fit.
     """
+    table = reading.toml(path)
+    if isinstance(budget := table.get("budget"), dict) and "lease" in budget:
+        now = (
+            "a unit is no longer leased: it is carried out again as soon as its worker ends, and"
+            " `deadline` says how many seconds it may take"
+        )
+        raise UsageError(f"{path}: budget.lease: {now}; take the line out - at `$.budget`")
     try:
-        file = msgspec.convert(reading.toml(path), File)
+        file = msgspec.convert(table, File)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}") from None
     _check(file, path)

@@ -26,10 +26,6 @@ def text(progress: CampaignProgress, name: str) -> str:
         "units_given_up": ("units of work that were given up", progress.given_up),
         "workers": ("workers that run", progress.workers),
         "workers_lost_total": ("workers that ended before the campaign", progress.lost),
-        "late_outcomes_total": (
-            "outcomes that came after their lease was lost and were not counted",
-            progress.late,
-        ),
         "traces_total": ("traces that ran", progress.traces),
         "operations_total": ("operations that were carried out", progress.operations),
         "findings_total": ("findings that were met", progress.findings),

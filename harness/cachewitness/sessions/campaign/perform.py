@@ -83,6 +83,15 @@ def with_those_before(outcome: Outcome, before: Outcome) -> Outcome:
     return outcome
 
 
+def combined(outcome: Outcome, before: Outcome) -> Outcome:
+    """Return what counts of a unit that was done twice: what was found either time stays, and
+    nothing that was judged gives way to what came to nothing.
+    """
+    if before.met:
+        return with_those_before(outcome, before)
+    return before if before.judged and not (outcome.judged or outcome.met) else outcome
+
+
 def _failed(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"

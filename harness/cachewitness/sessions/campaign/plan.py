@@ -1,9 +1,10 @@
-"""What a campaign consists of: its units in the order in which they are leased, the self-test
+"""What a campaign consists of: its units in the order in which they are begun, the self-test
 first.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,6 +73,10 @@ class Planned:
     """The suites that the file names: each must have run on some engine."""
     left_out: dict[Key, list[NotRun]] = field(default_factory=dict)
     """What the file names and no configuration of an engine can run."""
+    share: str = ""
+    """Which share of a campaign it is, such as `1/3`; empty for the whole."""
+    whole: str = ""
+    """What names the campaign that it is a share of."""
 
     @cached_property
     def entries(self) -> list[tuple[str, bytes]]:
@@ -83,9 +88,25 @@ class Planned:
         """What names the campaign in its database: the same units under the same name are the
         same campaign.
         """
-        return sha256(
-            "\n".join([self.name, *(key for key, _ in self.entries)]).encode()
-        ).hexdigest()[:16]
+        return (
+            self.whole
+            or sha256(
+                "\n".join([self.name, *(key for key, _ in self.entries)]).encode()
+            ).hexdigest()[:16]
+        )
+
+
+def share_of(planned: Planned, number: int, count: int) -> Planned:
+    """Return one share of so many: every so-manyth unit, and the self-test, which each share has.
+    Shares are numbered from 1.
+    """
+    mine = [unit for place, unit in enumerate(planned.units[1:]) if place % count == number - 1]
+    return dataclasses.replace(
+        planned,
+        units=[planned.units[0], *mine],
+        share=f"{number}/{count}",
+        whole=planned.id,
+    )
 
 
 def self_test(seed: int) -> SelfTest:

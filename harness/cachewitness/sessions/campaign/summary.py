@@ -124,7 +124,6 @@ class Document(msgspec.Struct, kw_only=True):
     units: int
     done: int
     done_before: int
-    late: int
     not_done: list[str]
     workers_lost: int
     traces: int
@@ -159,7 +158,6 @@ def document(result: Result, settings: CampaignSettings) -> Document:
         units=progress.units,
         done=progress.done,
         done_before=progress.before,
-        late=progress.late,
         not_done=totals.undone,
         workers_lost=progress.lost,
         traces=totals.traces,

@@ -360,7 +360,8 @@ class Totals:
         or with a unit undone.
 
         A finding fails the campaign, whether or not the self-test was found. A campaign whose time
-        was up does not pass.
+        was up does not pass. Of a share 0 is no verdict: what it has nothing of, another one may
+        have.
         """
         if self.interrupted:
             return EXIT_INTERRUPTED
@@ -373,6 +374,8 @@ class Totals:
             return code
         if self.undone or self.time_up or self.stopped:
             return EXIT_UNKNOWN
+        if self.planned.share:
+            return EXIT_PASS
         return EXIT_NOTHING_CHECKED if self.vacuous else code
 
     @property

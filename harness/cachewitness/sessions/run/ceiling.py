@@ -10,6 +10,7 @@ data like any other.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from msgspec.structs import replace as changed
@@ -99,7 +100,8 @@ def _declared(spec: EngineSpec, shape: Shape, pages: int) -> int:
         try:
             return described(engine, header).rules.max_prompt
         finally:
-            engine.close()
+            with suppress(Exception):  # running a trace will tell
+                engine.close()
     except UsageError:
         return 0
 

@@ -362,7 +362,7 @@ class Runner:
         """Yield the large scenarios of a configuration; none where each would take minutes."""
         if not suite.large or (self.engine.kind.computes and not self.full):
             return iter(())
-        return suite.large_traces(configuration, place, places)
+        return suite.large_traces(configuration, place, places, full=self.full)
 
     def _without_refused_options(self, trace: Trace, configuration: Configuration) -> Trace:
         """Return a large trace without the options that it adds, such as a bound of its requests'

@@ -15,6 +15,7 @@ from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.reuse import ReuseRow
+from cachewitness.workloads.answer_large import LARGE_STORIES, LargeStory
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
 from cachewitness.workloads.avoided import AVOID, avoiding
@@ -90,7 +91,7 @@ class Suite:
     ceiling: bool = False
     """Behind its traces each configuration has two whose prompts are as long as the engine declares
     that it takes, one of them random."""
-    large: tuple[Scenario, ...] = ()
+    large: tuple[Scenario | LargeStory, ...] = ()
     draw: Callable[[Configuration, Level, int], Trace] | None = None
     """Makes a random trace from its number; None: the traces are not random."""
 
@@ -118,12 +119,15 @@ class Suite:
         )
 
     def large_traces(
-        self, configuration: Configuration, place: int, places: int
+        self, configuration: Configuration, place: int, places: int, *, full: bool = False
     ) -> Iterator[Trace]:
-        """Yield the large scenarios that are run on the configuration at `place` of so many."""
+        """Yield the large scenarios that are run on the configuration at `place` of so many; some
+        in a `full` run alone.
+        """
         shape = configuration.shape(self.level)
         for number, scenario in enumerate(self.large):
-            if number * places // len(self.large) == place and scenario.applies(shape):
+            taken = full or not (isinstance(scenario, LargeStory) and scenario.full_alone)
+            if number * places // len(self.large) == place and taken and scenario.applies(shape):
                 yield scenario.trace(shape)
 
 
@@ -238,6 +242,7 @@ SUITES: tuple[Suite, ...] = (
         "answers",
         _answers,
         spread=len(STORIES),
+        large=LARGE_STORIES,
     ),
     Suite(
         "answers-random",

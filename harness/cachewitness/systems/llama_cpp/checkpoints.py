@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cachewitness.core.checkers.resumes import shared_tokens
-from cachewitness.core.events import Resumed
+from cachewitness.core.events import Resumed, Resumes
 
 NUMBERED, FIRST = "dry_allowed_length", 1000
 """The parameter that has the number of a request, and the first number."""
 _NUMBER = re.compile(NUMBERED + r" = (\d+)")
 _OF_SLOT = re.compile(r" slot +\S+: id +(\d+) \| task +-?\d+ \| +(.*)")
 _OF_HOST = re.compile(r" srv +(prompt_save|alloc|load|update): +- (.*)")
+_PURGED = re.compile(r" srv .*: +purging slot (\d+) with")
 _LIKENESS = r".* f_keep = -?(\d+)\.(\d+), f_sim = (\d+)\.(\d+)"
 _PLACE = r".*\(pos_min = (-?\d+), pos_max = (-?\d+), n_tokens = (\d+)"
 
@@ -48,7 +49,8 @@ NOTHING = KeptState("", 0)
 @dataclass
 class Slot:
     """What a slot has: its cells, its checkpoints, the request in it, and the checkpoint that
-    this one was given, of those that were `offered` when it came.
+    this one was given, of those that were `offered` when it came. `cleared` since then, or before
+    it (`doubted`): what it has is not certain. `full`: what the host had for it did not fit.
     """
 
     cells: KeptState = NOTHING
@@ -57,6 +59,9 @@ class Slot:
     begins: bool = False
     restored: KeptState | None = None
     offered: list[KeptState] = field(default_factory=list)
+    cleared: bool = False
+    doubted: bool = False
+    full: bool = False
 
 
 @dataclass(eq=False)
@@ -68,10 +73,14 @@ class Prompt:
 
 
 class Checkpoints:
-    """What is kept, line by line. `over` are the requests that have left their slots."""
+    """What is kept, line by line. `over` are the requests that have left their slots. The model
+    keeps what `keeps` says (empty: not known), with a `window` of so many tokens (0: none).
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, keeps: Resumes = "recurrent", window: int = 0) -> None:
         self.over: set[str] = set()
+        self._keeps = keeps
+        self._window = window
         self._names: dict[int, str] = {}
         self._prompts: dict[str, list[int]] = {}
         self._slots: defaultdict[int, Slot] = defaultdict(Slot)
@@ -79,6 +88,7 @@ class Checkpoints:
         self._resumed: defaultdict[str, list[Resumed]] = defaultdict(list)
         self._number, self._lost = -1, False
         self._why: dict[str, str] = {}
+        self._unused: dict[str, str] = {}
         self._offered: list[tuple[int, int, tuple[int, ...]]] = []
         """The prompts on the host in their order: their lengths, and how much they are like the one
         that looks for a better."""
@@ -130,8 +140,16 @@ class Checkpoints:
         return [] if self._lost else resumed
 
     def why(self, r: str) -> str:
-        """Return why nothing was restored for a request; empty if the log does not show it."""
-        return "" if self._lost else self._why.get(r, "")
+        """Return why nothing was restored for a request; empty if something fits (`unused`)."""
+        if self._lost:
+            return "the log does not fit together"
+        return self._why.get(r, "" if r in self._unused else "the log does not show it")
+
+    def unused(self, r: str) -> str:
+        """Return what fitted the prompt of a request for which nothing was restored; empty if
+        nothing did.
+        """
+        return "" if self._lost else self._unused.get(r, "")
 
     def follow(self, lines: Iterable[str]) -> None:
         """Take lines of the log in."""
@@ -142,6 +160,8 @@ class Checkpoints:
                 _act(self._slot_lines, found[2], self._slots[int(found[1])])
             elif found := _OF_HOST.search(line):
                 _act(self._host_lines, found[2])
+            elif found := _PURGED.search(line):
+                self._slots[int(found[1])].cleared = True
 
     # --- slots ------------------------------------------------------------------------------------
 
@@ -158,6 +178,8 @@ class Checkpoints:
         if slot is self._leaving:
             slot.cells = NOTHING
             slot.checkpoints = []
+        else:
+            slot.cleared = True
         self._leaving = None
 
     def _launched(self, slot: Slot) -> None:
@@ -165,6 +187,8 @@ class Checkpoints:
         slot.begins = True
         slot.restored = None
         slot.offered = slot.checkpoints[:]
+        slot.doubted = slot.cleared
+        slot.cleared = False
 
     def _restored(self, slot: Slot, first: int, last: int, taken: int) -> None:
         same = [kept for kept in slot.checkpoints if (kept.first, kept.taken) == (first, taken)]
@@ -188,25 +212,77 @@ class Checkpoints:
             event = Resumed(r=slot.r, at=at, of=kept.of, taken=kept.taken, first=kept.first)
             self._resumed[slot.r].append(event)
         elif slot.begins:
-            self._why[slot.r] = self._missing(slot)
-        slot.begins = False
+            self._note_missing(slot)
+        slot.begins = slot.full = False
 
-    def _missing(self, slot: Slot) -> str:
-        """Return what a slot lacks from which its request could go on: tokens that both begin with,
-        or a checkpoint that is not behind them. The details are in brackets.
+    def _note_missing(self, slot: Slot) -> None:
+        """Note what a slot lacks from which its request could go on: tokens that both begin with,
+        or a checkpoint that is not behind them; or that it lacks nothing. Details are in brackets.
         """
-        before = self._prompts.get(slot.cells.of, [])[: slot.cells.taken]
-        shared = shared_tokens(self._prompts.get(slot.r, []), before)
+        prompt = self._prompts.get(slot.r, [])
+        shared = self._shared(prompt, slot.cells)
         if not shared:
-            return "its slot has nothing that the prompt begins with"
+            self._note_elsewhere(slot, prompt)
+            return
         behind = ", ".join(str(kept.taken) for kept in slot.offered) or "none"
         detail = f"it shares {shared} tokens with {slot.cells.of}; checkpoints behind {behind}"
-        fitting = any(kept.taken <= shared for kept in slot.offered)
-        return (
-            f"a checkpoint fits and was not used ({detail})"
-            if fitting
-            else f"no checkpoint lies where the prompt parts, or in front ({detail})"
-        )
+        # One token at least has to be computed, which a state behind all of them leaves none of.
+        reach = min(shared, len(prompt) - 1)
+        if slot.doubted:
+            self._why[slot.r] = f"its slot was cleared before ({detail})"
+        elif not self._keeps:
+            self._why[slot.r] = f"what its model keeps is not known ({detail})"
+        elif any(self._fits(kept, reach) for kept in slot.offered):
+            self._unused[slot.r] = f"a checkpoint fits and was not used ({detail})"
+        elif self._continues(slot.cells, reach):
+            self._unused[slot.r] = f"the slot's cells fit and were not used ({detail})"
+        else:
+            self._why[slot.r] = f"no checkpoint lies where the prompt parts, or in front ({detail})"
+
+    def _note_elsewhere(self, slot: Slot, prompt: list[int]) -> None:
+        """Note that another slot, or the host, has all that the prompt begins with; or nobody. One
+        that has much beyond it may be left there.
+        """
+        if slot.full:
+            self._why[slot.r] = "its slot has no room for what the host keeps"
+            return
+        for where, kept in self._elsewhere(slot):
+            shared = self._shared(prompt, kept.cells)
+            reach = len(prompt) - 1
+            fits = self._continues(kept.cells, reach) or any(
+                self._fits(checkpoint, reach) for checkpoint in kept.checkpoints
+            )
+            if fits and shared == len(prompt) and kept.cells.taken < 2 * shared:
+                detail = f"all its {shared} tokens, as of {kept.cells.of}"
+                self._unused[slot.r] = f"{where} keeps the prompt and was not used ({detail})"
+                return
+        self._why[slot.r] = "its slot has nothing that the prompt begins with"
+
+    def _elsewhere(self, slot: Slot) -> Iterator[tuple[str, Prompt]]:
+        """Yield what is kept and not in this slot, and where."""
+        for one in self._slots.values():
+            if one is not slot and one.r in self.over and not one.cleared:
+                yield "another slot", Prompt(one.cells, one.checkpoints)
+        for kept in self._host:
+            yield "the host", kept
+
+    def _shared(self, prompt: list[int], cells: KeptState) -> int:
+        return shared_tokens(prompt, self._prompts.get(cells.of, [])[: cells.taken])
+
+    def _fits(self, kept: KeptState, reach: int) -> bool:
+        """Whether a checkpoint is one to go on from, as the server itself asks it to be: its window
+        is whole at the end of what is shared.
+        """
+        whole = kept.first == 0 or 0 <= kept.first < reach - self._window
+        return self._keeps in ("recurrent", "sliding") and kept.taken <= reach and whole
+
+    def _continues(self, cells: KeptState, reach: int) -> bool:
+        """Whether a slot's own cells are enough. How far back those of a window reach is not
+        known.
+        """
+        if self._keeps == "full":
+            return reach > 0
+        return self._keeps == "recurrent" and cells.taken <= reach
 
     def _stopped(self, slot: Slot, tokens: int) -> None:
         slot.cells = KeptState(slot.r, tokens)
@@ -258,6 +334,7 @@ class Checkpoints:
     def _not_loaded(self, slot: Slot) -> None:
         """Leave a prompt on the host for which the slot has no room."""
         self._found = None
+        slot.full = True
 
     def _settled(self, prompts: int) -> None:
         """Give the slot what was found for it; what else is on the host is listed now."""

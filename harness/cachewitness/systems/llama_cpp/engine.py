@@ -23,6 +23,8 @@ from cachewitness.systems.llama_cpp.settings import BLOCK, NAME, settings_of
 
 VOCABULARY = 256
 """Ids below the special ones."""
+REPEATS = 2
+"""Of an equal prompt of so many tokens something is restored, or the log shows why not."""
 NOTICED = 5.0
 """Seconds in which the server notices that a client went away; where it waits for a slot that takes
 one or two."""
@@ -41,7 +43,11 @@ class LlamaCpp(StreamingEngine[Completion]):
         """
         self._settings = settings_of(header, caching)
         self._caching = caching == "on"
-        self._checkpoints = Checkpoints()
+        whole = self._settings.switches["swa_full"]
+        self._resumes: Resumes = "full" if keeps == "sliding" and whole else keeps
+        window = BLOCK if self._resumes == "sliding" else 0
+        # A window that is to be kept whole may be cut, so of its cells nothing is certain.
+        self._checkpoints = Checkpoints(keeps, BLOCK if keeps == "sliding" else 0)
         with ExitStack() as opened:
             folder = opened.enter_context(TemporaryDirectory(prefix="cachewitness-"))
             self._log = (
@@ -54,17 +60,16 @@ class LlamaCpp(StreamingEngine[Completion]):
                 self._log.await_line("all slots are idle")
             self._vocabulary = VOCABULARY if keeps else self._server.vocabulary()
             self._opened = opened.pop_all()
-        super().__init__(declared(NAME, header, self._rules(keeps), version=version()))
+        super().__init__(declared(NAME, header, self._rules(window), version=version()))
 
-    def _rules(self, keeps: Resumes) -> Rules:
-        resumes = keeps if self._log is not None else ""
-        if resumes == "sliding" and self._settings.switches["swa_full"]:
-            resumes = "full"
+    def _rules(self, window: int) -> Rules:
+        followed = self._log is not None
         answering = Answering(
             "float32",
             self._vocabulary,
-            resumes=resumes,
-            window=BLOCK if resumes == "sliding" else 0,
+            resumes=self._resumes if followed else "",
+            window=window if followed else 0,
+            repeats=REPEATS if followed else 0,
         )
         return Rules(
             caching=self._caching,
@@ -88,14 +93,15 @@ class LlamaCpp(StreamingEngine[Completion]):
         until = time.monotonic() + PATIENCE
         self._checkpoints.follow(self._log.lines())
         while (
-            answer.restored > 0
+            (answer.restored > 0 or answer.ended == "length")
             and answer.r not in self._checkpoints.over
             and time.monotonic() < until
         ):
             time.sleep(POLL)
             self._checkpoints.follow(self._log.lines())
         if answer.restored == 0:
-            answer = replace(answer, why=self._checkpoints.why(answer.r))
+            why = self._checkpoints.why(answer.r)
+            answer = replace(answer, why=why, unused=self._checkpoints.unused(answer.r))
         return [*self._checkpoints.resumed(answer.r), answer]
 
     def gone(self, *, over: bool) -> None:

@@ -37,7 +37,7 @@ from cachewitness.engines.observe_tier import TIER
 from cachewitness.systems.lmcache.modules import PATCHES, part
 from cachewitness.systems.lmcache.pages import Pages
 from cachewitness.systems.lmcache.reference.engine import assemble
-from cachewitness.systems.lmcache.reference.options import configure
+from cachewitness.systems.lmcache.reference.options import configure, separates
 from cachewitness.systems.lmcache.server import RealServer, Setting
 from cachewitness.workloads import layouts
 from cachewitness_reference.lmcache import spec
@@ -96,7 +96,13 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
             f"--engine real-lmcache: one engine is driven, of LMCache {spec.NEWEST}; see the"
             " policy's reference"
         )
-    replicated = setting.latent and all(group.kind == "full" for group in header.layout.groups)
+    kinds = {group.kind for group in header.layout.groups}
+    if "recurrent" in kinds and not separates(own):
+        raise UsageError(
+            "--engine real-lmcache: LMCache's document requires 'separate_object_groups=true' for a"
+            " layout with recurrent states; without it a null block is stored as a state"
+        )
+    replicated = setting.latent and kinds == {"full"}
     setting = setting._replace(replicated=replicated)
     device = Pages(
         header.layout.groups,

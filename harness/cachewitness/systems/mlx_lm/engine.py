@@ -17,13 +17,20 @@ class MlxEngine(SteppedEngine[Server]):
     """
 
     def __init__(
-        self, header: TraceHeader, model: str, *, caching: bool, chunk: int, segment: int
+        self,
+        header: TraceHeader,
+        model: str,
+        *,
+        caching: bool,
+        chunk: int,
+        segment: int,
+        slots: int,
     ) -> None:
         # The last cache that is kept of a prompt ends in front of its last token.
         repeats = 2 if caching else 0
         rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY, repeats=repeats))
         super().__init__(
-            Server(model, caching=caching, chunk=chunk, segment=segment),
+            Server(model, caching=caching, chunk=chunk, segment=segment, slots=slots),
             declared("mlx-lm", header, rules, version=mlx_lm.__version__),
         )
 

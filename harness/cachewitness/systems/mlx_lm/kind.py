@@ -23,6 +23,9 @@ from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
 
 NAME, INSTALL = "mlx-lm", "pip install 'cachewitness[mlx]'"
+SLOTS = ("4", "3", "2", "1")
+"""So many requests are computed together: the server's --prompt-concurrency and
+--decode-concurrency."""
 CHUNK = 2048
 """Tokens of a prompt in a step if a trace does not limit them: what the server's
 --prefill-step-size is."""
@@ -37,6 +40,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """
     model = chosen(NAME, options, "model", ARCHITECTURES)
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
+    slots = int(chosen(NAME, options, "concurrency", SLOTS))
     takes(NAME, header, ("chunk",))
     chunk = chunk_of(NAME, header, CHUNK)
     kinds = [group.kind for group in header.layout.groups]
@@ -50,7 +54,12 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     from cachewitness.systems.mlx_lm.engine import MlxEngine
 
     return MlxEngine(
-        header, model, caching=caching, chunk=chunk, segment=header.layout.groups[1].block_size
+        header,
+        model,
+        caching=caching,
+        chunk=chunk,
+        segment=header.layout.groups[1].block_size,
+        slots=slots,
     )
 
 
@@ -78,6 +87,7 @@ ENGINE = EngineKind(
     options={
         "mutant": "a seeded fault of its own (docs/systems/mlx_lm-notes.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
+        "concurrency": "requests that are computed together, 1 to 4 (default)",
         "caching": "on (default), or off: the uncached twin",
     },
     policies=None,

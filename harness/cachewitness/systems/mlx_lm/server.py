@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_map
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import LRUPromptCache
 
@@ -22,10 +23,12 @@ from cachewitness.core.trace_format import Submit
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, COMMON
 
 SLOTS = 4
-"""So many requests are computed together."""
+"""So many requests are computed together at most."""
 KEPT = 10
 """So many caches are kept: what the server's --prompt-cache-size is if nobody says otherwise."""
 SEED = 0
+SPREAD = 0.1
+"""The deviation of what is added to a parameter that a constructor leaves constant."""
 
 
 @lru_cache(maxsize=2)
@@ -40,8 +43,18 @@ def model_of(name: str) -> Any:
             module.ModelArgs.from_dict({"model_type": name, **COMMON, **ARCHITECTURES[name]})
         )
         model.eval()
+        model.update(tree_map(_drawn, model.parameters()))
         mx.eval(model.parameters())
     return model
+
+
+def _drawn(parameter: Any) -> Any:
+    """Return a parameter, moved by noise if its constructor left it constant: behind a bias or a
+    convolution of zeros a whole layer vanishes, and with it whatever its cache does wrong.
+    """
+    if parameter.size == 1 or bool(mx.any(parameter != parameter.flatten()[0])):
+        return parameter
+    return parameter + SPREAD * mx.random.normal(parameter.shape, parameter.dtype)
 
 
 @dataclass(eq=False)
@@ -66,19 +79,21 @@ class Request:
 
 
 class Server:
-    """Answers requests. `chunk` tokens of a prompt are computed in a step; the first `segment`
-    of one are a system's.
+    """Answers requests, `slots` of them together. `chunk` tokens of a prompt are computed in a
+    step; the first `segment` of one are a system's.
     """
 
-    def __init__(self, model: str, *, caching: bool, chunk: int, segment: int) -> None:
+    def __init__(
+        self, model: str, *, caching: bool, chunk: int, segment: int, slots: int = SLOTS
+    ) -> None:
         self.name = model
         self.segment = segment
         self.store = LRUPromptCache(KEPT) if caching else None
         with native():
             self.batch = BatchGenerator(
                 model_of(model),
-                completion_batch_size=SLOTS,
-                prefill_batch_size=SLOTS,
+                completion_batch_size=slots,
+                prefill_batch_size=slots,
                 prefill_step_size=chunk,
             )
         self.requests: dict[int, Request] = {}

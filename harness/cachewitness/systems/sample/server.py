@@ -20,7 +20,7 @@ class Request:
     """A request: its tokens, those generated among them, and where its computation stands.
 
     `keys` are its pages of keys by block, `states` the pages of the states that it wrote or resumed
-    from.
+    from. `why` nothing was restored, or what fitted and was `unused`, if the server tells.
     """
 
     r: str
@@ -35,6 +35,8 @@ class Request:
     total: Key = ()
     keys: list[Page] = field(default_factory=list)
     states: list[Page] = field(default_factory=list)
+    why: str = ""
+    unused: str = ""
 
     @property
     def generated(self) -> list[int]:
@@ -49,6 +51,8 @@ class Request:
             logprobs=list(self.logprobs),
             restored=max(self.restored, 0),
             ended=ended,
+            why=self.why,
+            unused=self.unused,
         )
 
 
@@ -129,11 +133,27 @@ class Server:
                 self.ended.append(Resumed(r=request.r, at=request.computed, of=of, taken=taken))
             if request.restored < 0:
                 request.restored = request.computed
+                if not request.computed and self.tells:
+                    self._tell_why(request)
             self.running.append(request)
 
     def resume(self, request: Request) -> None:
         """Take what the cache has of a request's prefix, at least one token being left to
         compute.
+        """
+        found, best = self._kept(request)
+        if best is None:
+            return
+        request.computed, snapshot = best
+        request.keys = [self.cache.hold(page) for page in found[: request.computed // self.block]]
+        request.states = [self.cache.hold(snapshot)]
+        request.state = snapshot.state
+        for key in (key for page in request.keys for key in page.keys):
+            request.total = added(request.total, key)
+
+    def _kept(self, request: Request) -> tuple[list[Page], tuple[int, Page] | None]:
+        """Return the pages of keys that are there of a request's prefix, and the last state among
+        them, with its length.
         """
         found: list[Page] = []
         best: tuple[int, Page] | None = None
@@ -146,14 +166,17 @@ class Server:
             found.append(keys)
             if state is not None:
                 best = stop, state
-        if best is None:
-            return
-        request.computed, snapshot = best
-        request.keys = [self.cache.hold(page) for page in found[: request.computed // self.block]]
-        request.states = [self.cache.hold(snapshot)]
-        request.state = snapshot.state
-        for key in (key for page in request.keys for key in page.keys):
-            request.total = added(request.total, key)
+        return found, best
+
+    def _tell_why(self, request: Request) -> None:
+        """Say why a request begins at nothing, by what is kept, and not by what `resume` did."""
+        found, best = self._kept(request)
+        if best is not None:
+            request.unused = f"a state behind {best[0]} tokens fits and was not used"
+        elif found:
+            request.why = "no state is kept in front of where its keys end"
+        else:
+            request.why = "nothing is kept that the prompt begins with"
 
     def let_go(self, request: Request) -> None:
         """Give a request's pages back."""

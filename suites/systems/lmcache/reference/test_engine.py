@@ -83,13 +83,22 @@ def test_every_rule_holds_on_the_configuration(configuration: Configuration) -> 
 
 
 def test_a_run_is_not_vacuous() -> None:
-    """Every rule that applies had something to judge; both object groupings, states among them,
-    came back from the tier.
+    """Every rule that applies had something to judge; all groups, states among them, came back
+    from the tier.
     """
     report = run(variants(layouts.load("full-swa-mamba")))
     assert report.exit_code == EXIT_PASS and report.vacuous == []
     activity = report.suites[0].activity
     assert min(activity.from_tier, activity.restored, activity.evictions, activity.preemptions) > 0
+
+
+@pytest.mark.parametrize(("layout", "apart"), [("full-swa", [True, False]), ("full-mamba", [True])])
+def test_states_are_never_drawn_in_one_object_with_attention(
+    layout: str, apart: list[bool]
+) -> None:
+    """LMCache's document requires `--separate-object-groups` for them."""
+    drawn = [one.options["separate_object_groups"] for one in variants(layouts.load(layout))]
+    assert drawn == apart
 
 
 def test_evictions_of_the_tier_are_told() -> None:

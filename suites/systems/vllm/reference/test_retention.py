@@ -10,6 +10,18 @@ from typing import Any
 
 import pytest
 
+from cachewitness.core.checkers.finding import reused
+from cachewitness.core.driving import drive
+from cachewitness.core.trace_format import (
+    Finish,
+    GroupSpec,
+    Layout,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
+from cachewitness.engines.registry import parse
 from cachewitness_reference.primitives import Position
 from cachewitness_reference.vllm.retention import mamba_mask, replay_boundaries, sliding_window_mask
 from suites.support.vllm_served import boundaries, scheduler, serve
@@ -186,3 +198,19 @@ def test_unset_still_masks_window_blocks_that_no_aligned_hit_can_use() -> None:
         reachable=[],
     )
     assert mask == [False, False, False, True] * 2
+
+
+def test_who_parts_inside_the_last_block_is_told_what_was_thinned_out() -> None:
+    """With an interval of 0 a window is kept at the end of a prompt alone: nothing is hit by who
+    parts in front of that, lawfully.
+    """
+    layout = Layout("unequal", [GroupSpec("full", 16), GroupSpec("sliding", 8, window=32)])
+    header = TraceHeader("parts", layout, 64, "manager", "vllm", {"retention_interval": 0})
+    first = [Submit("a", "A:70"), Step([("a", 70)]), Finish("a")]
+    second = [Submit("b", "A:60 b:20"), Step([("b", 80)]), Finish("b")]
+    result = drive(Trace(header, [*first, *second]), parse("reference").open(header))
+    assert result.findings == []
+    assert reused(result.tallies) == (
+        "hits: 0 tokens got, 0 owed by what was kept; 48 had been computed before, of which 48 were"
+        " thinned out"
+    )

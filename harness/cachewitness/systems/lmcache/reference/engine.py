@@ -25,7 +25,7 @@ from cachewitness.engines.driver import Driver
 from cachewitness.engines.observe import ObservedManager
 from cachewitness.engines.scheduler_adapter import NewRequest, SchedulerAdapter
 from cachewitness.systems.lmcache.reference.observe import ObservedFront, ObservedStore
-from cachewitness.systems.lmcache.reference.options import StoreOptions, configure
+from cachewitness.systems.lmcache.reference.options import StoreOptions, configure, separates
 from cachewitness.systems.vllm.header import describe, with_tier
 from cachewitness.systems.vllm.reference import engine as reference_vllm
 from cachewitness.systems.vllm.reference.reporting_pool import observable_manager
@@ -239,11 +239,6 @@ def build_connector(
     """
     release = spec.RELEASES[own.release]
     mode = config.options.mamba_cache_mode
-    separate = (
-        release.separate_object_groups
-        if own.separate_object_groups is None
-        else own.separate_object_groups
-    )
     specs = layer_specs(layout, mode)
     states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
     chunk = own.chunk_size or math.lcm(*(group.block_size for group in layout.groups))
@@ -253,7 +248,7 @@ def build_connector(
             config.options.max_num_batched_tokens, states, mode, own.release
         )
         groups = KVLayerGroups(
-            create_engine_group_infos(specs), chunk, separate_object_groups=separate
+            create_engine_group_infos(specs), chunk, separate_object_groups=separates(own)
         )
         server = make(
             groups, own.tier_pages, watermark=own.trigger_watermark, ratio=own.eviction_ratio

@@ -37,6 +37,13 @@ class StoreOptions:
     engines: int = 1
 
 
+def separates(own: StoreOptions) -> bool:
+    """Whether groups of different windows, and of states, are stored as objects of their own."""
+    if own.separate_object_groups is None:
+        return spec.RELEASES[own.release].separate_object_groups
+    return own.separate_object_groups
+
+
 def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVCacheConfig]:
     """Return LMCache's options and vLLM's checked configuration; `release` is LMCache's if the
     trace names none.

@@ -39,6 +39,32 @@ def aborted_run_taken_back(engine: Driver) -> None:
     wrap(adapter(engine).scheduler, "finish_requests", finish_requests)
 
 
+@fault(
+    name="place-of-a-state-outlives-a-preemption",
+    mirrors="vllm-project/vllm (last_state_block_idx of a request that was preempted)",
+    anomaly="late-release",
+    checker="timely-release",
+    group="D",
+)
+def place_of_a_state_outlives_a_preemption(engine: Driver) -> None:
+    """A preempted request keeps the place up to which its states were given back.
+
+    When it runs again, the states in front of that place stay in its table.
+    """
+
+    def plant(manager: Any) -> None:
+        def free(original: Any, request_id: str) -> None:
+            place = manager._num_retired_blocks.get(request_id)
+            original(request_id)
+            if place is not None:
+                manager._num_retired_blocks[request_id] = place
+
+        wrap(manager, "free", free)
+
+    for manager in groups(engine, "Mamba"):
+        plant(manager)
+
+
 @of_scheduler(
     name="answer-of-a-lost-step-taken",
     mirrors="vllm-project/vllm#47282",

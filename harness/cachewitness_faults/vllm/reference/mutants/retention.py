@@ -41,6 +41,41 @@ def boundary_kept_too_high(engine: Driver) -> None:
 
 
 @mutant(
+    name="window-kept-on-its-own-grid",
+    mirrors="vllm-project/vllm#53504 (the mask of windows whose blocks are finer than hits)",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=REFERENCE,
+)
+def window_kept_on_its_own_grid(engine: Driver) -> None:
+    """The window that is kept for a replay ends at a block of its own group, where no hit ends.
+
+    Align the boundary to a window group's blocks and not to where hits of all groups end.
+    """
+
+    def plant(manager: Any) -> None:
+        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
+            last = (request.num_prompt_tokens - 1) // manager.block_size * manager.block_size
+            return original(request, num_tokens, (last,))
+
+        def reachable_block_mask(original: Any, columns: range, reachable: Any) -> Any:
+            aligned = manager.cache_hit_alignment_tokens
+            if manager.config.prefix_cache_retention_interval is not None:
+                manager.cache_hit_alignment_tokens = manager.block_size
+            try:
+                return original(columns, reachable)
+            finally:
+                manager.cache_hit_alignment_tokens = aligned
+
+        wrap(manager, "cache_blocks", cache_blocks)
+        wrap(manager, "reachable_block_mask", reachable_block_mask)
+
+    for manager in groups(engine, "SlidingWindow"):
+        plant(manager)
+
+
+@mutant(
     name="interval-in-anothers-units",
     mirrors="vllm-project/vllm#45845",
     anomaly="over-dense-retention",
