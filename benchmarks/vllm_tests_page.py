@@ -13,6 +13,8 @@ from cachewitness._util import pages
 from cachewitness.engines.mutant import Mutant
 from cachewitness_faults.vllm.faults import FAULTS, kind_of
 
+COUNT, SURVIVED = "killed by", "survived"
+"""The first word of what an earlier page says of vLLM's tests, and what stands for no trace."""
 PARTS = ("core", "scheduler")
 KINDS = ("simple", "shipped", "imitated", "scheduler", "connector", "worker")
 COLUMNS = (
@@ -53,12 +55,38 @@ def release_of(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
+def read(text: str) -> dict[str, Any]:
+    """Return what an earlier page says of each fault, by the names of what is measured: what killed
+    it here, unless it names another anomaly today, and by how many of vLLM's tests it was killed.
+    """
+    known: dict[str, Any] = {}
+    parts: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip().replace("\\|", "|") for cell in line.split(" | ")]
+        if cells[0] == f"| {COLUMNS[0]}":
+            parts = [re.sub(r".*, ", "", cell) for cell in cells[len(COLUMNS) : -1]]
+        name = f"vllm-{cells[0].removeprefix('| ')}"
+        if not parts or name not in FAULTS or len(cells) != len(COLUMNS) + len(parts) + 1:
+            continue
+        by, trace, operations, seconds = cells[len(COLUMNS) - 4 : len(COLUMNS)]
+        if by == _named(FAULTS[name]):
+            known[f"here {name}"] = [
+                "" if trace == SURVIVED else trace.strip("`"),
+                int(operations.replace(",", "")),
+                float(seconds),
+            ]
+        for part, count in zip(parts, cells[len(COLUMNS) :], strict=False):
+            if count.isdecimal():
+                known[f"{COUNT} {part} {name}"] = int(count)
+    return known
+
+
 def page(known: dict[str, Any]) -> str:
     """Return the page for what was measured."""
     parts = [
         part
         for part in PARTS
-        if f"{part} clean" in known and any(f"{part} {name}" in known for name in FAULTS)
+        if f"{part} clean" in known and any(_measured(name, known, part) for name in FAULTS)
     ]
     here = [known[f"here {name}"] for name in FAULTS]
     files, reasons = _ran(known, parts)
@@ -90,9 +118,11 @@ def _killed_by_theirs(kind: str, known: dict[str, Any], parts: list[str]) -> dic
     of those that they pass.
     """
     mine = [fault for fault in FAULTS.values() if kind_of(fault) == kind]
-    measured = [fault for fault in mine if all(f"{part} {fault.name}" in known for part in parts)]
+    measured = [
+        fault for fault in mine if all(_measured(fault.name, known, part) for part in parts)
+    ]
     alive = [
-        fault.name for fault in measured if not any(_killers(fault, known, part) for part in parts)
+        fault.name for fault in measured if not any(_killed(fault, known, part) for part in parts)
     ]
     return {
         "count": len(mine),
@@ -127,14 +157,10 @@ def _row(fault: Mutant, known: dict[str, Any], parts: list[str]) -> list[str]:
     killed = (
         [f"`{trace}`", f"{operations:,}", f"{seconds:.1f}"]
         if trace
-        else ["survived", f"{operations:,}", f"{seconds:.1f}"]
+        else [SURVIVED, f"{operations:,}", f"{seconds:.1f}"]
     )
     theirs = [
-        (
-            f"{len(_killers(fault, known, part))}"
-            if f"{part} {fault.name}" in known
-            else "not measured"
-        )
+        f"{_killed(fault, known, part)}" if _measured(fault.name, known, part) else "not measured"
         for part in parts
     ]
     name = fault.name.removeprefix("vllm-")
@@ -145,10 +171,24 @@ def _row(fault: Mutant, known: dict[str, Any], parts: list[str]) -> list[str]:
         fault.summary,
         kind_of(fault),
         mirrors,
-        f"{fault.anomaly}, {fault.checker}",
+        _named(fault),
         *killed,
         *theirs,
     ]
+
+
+def _named(fault: Mutant) -> str:
+    return f"{fault.anomaly}, {fault.checker}"
+
+
+def _measured(name: str, known: dict[str, Any], part: str) -> bool:
+    return f"{part} {name}" in known or f"{COUNT} {part} {name}" in known
+
+
+def _killed(fault: Mutant, known: dict[str, Any], part: str) -> int:
+    """Return how many of vLLM's tests kill a fault, as an earlier page says if it does."""
+    earlier: int | None = known.get(f"{COUNT} {part} {fault.name}")
+    return len(_killers(fault, known, part)) if earlier is None else earlier
 
 
 def _killers(fault: Mutant, known: dict[str, Any], part: str) -> list[str]:

@@ -228,6 +228,7 @@ CONNECTED: tuple[Mutant, ...] = (
 
 OFFLOADED = (
     "vllm-offload-store-not-fenced",
+    "vllm-offload-told-without-tokens",
     "vllm-offload-told-at-the-hashes-grain",
     "vllm-offload-told-with-the-tokens-before",
 )
