@@ -83,6 +83,10 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"
         "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \
             --layout full --layout full-swa-mamba --option tier_pages=48 --option tier_delay=2 || status=$((status ? status : $?))
+        printf '\n== %s with connector %s over rings, chunks and blocks of unequal sizes\n' "${releases[-1]}" "$connector"
+        "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,connector=$connector" --quiet \
+            --suite scheduler --suite scheduler-random --only '*@full-ring*' --only '*@full-chunked*' --only '*@full-full-narrow*' \
+            --only '*@full-mamba-unequal[retention_interval=None]' || status=$((status ? status : $?))
     done
 fi
 printf '\n== tests on %s\n' "${releases[-1]}"

@@ -27,6 +27,12 @@ CASES = {
         VLLM,
         "vllm-0.33-connectors.txt",
         "vllm-0.33-offloading.txt",
+        "vllm-0.33-offloading-sync.txt",
+    ),
+    ("vllm:connector=offloading-chunks", "0.33.0"): (
+        VLLM,
+        "vllm-0.33-connectors.txt",
+        "vllm-0.33-offloading.txt",
     ),
     ("vllm:connector=multi", "0.33.0"): (
         VLLM,

@@ -111,7 +111,8 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a load of
     several steps waits for none in flight. With `once`, a request is looked up once until it has
     pages (docs/reference/formats.md). With `drops`, its hits give tokens back where a speculative
-    look-up does.
+    look-up does. With `whole_chunks`, it loads nothing behind a hit of the device that ends
+    inside a chunk of chunked attention.
     """  # noqa: E501
 
     chunk: int
@@ -122,6 +123,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     unordered: bool = False
     once: bool = False
     drops: bool = False
+    whole_chunks: bool = False
 
 
 class Unkeyed(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -376,16 +376,18 @@ def test_an_event_that_no_router_reads_is_found_and_the_others_are_judged() -> N
     assert found(text + "finish a\nrelease a\n") == ["malformed-key-event", "lost-key-event"]
 
 
+@pytest.mark.parametrize("preempted", [False, True])
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize(("start", "cause"), [(0, "left-window"), (4, "left-window"), (8, "")])
 def test_a_block_told_with_the_tokens_of_whose_window_it_left_has_a_cause(
-    start: int, cause: str, backwards: bool
+    start: int, cause: str, backwards: bool, preempted: bool
 ) -> None:
     """Window blocks of four tokens: a query at token 12 reads [9, 12) alone. What is found is the
-    second event, be it the true one.
+    second event, be it the true one, and whatever became of the request since.
     """
     request = "submit a x:12\nacquire a | 1 2 3 | 4 5 6\n"
-    history = parse(GAPS + request + "step 1: a 0..12 | 1 2 3 | 4 5 6\n")
+    lost = "preempt a\nrelease a\n" if preempted else ""
+    history = parse(GAPS + request + "step 1: a 0..12 | 1 2 3 | 4 5 6\n" + lost)
     tokens = next(event for event in history.events if isinstance(event, Submitted)).tokens
     blocks = [[7, 7, 7, 7], tokens[start : start + 4]]
     history.events += [

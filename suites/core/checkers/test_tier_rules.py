@@ -187,3 +187,80 @@ def test_nothing_is_owed_behind_a_load_that_failed_if_a_request_is_looked_up_onc
         "preempt r2\nrelease r2\nhit r2 0 | |\nacquire r2 | 5 6 7 8\nstep 4: r2 0..13 | 5 6 7 8\n"
     )
     assert ("lost-hit" in found(loading + again, TierRules(chunk=4, once=once))) == (not once)
+
+
+UNLIKE = """
+pool 0: 24 pages, null 0
+pool 1: 8 pages, tier cpu
+group 0: full block 4
+group 1: {kind}
+group 2: full block 4 pool 1 of 0
+group 3: {kind} pool 1 of 1
+rules: alignment 4
+submit r1 a:13
+acquire r1 | 1 2 3 4 | 5 6 7 8
+publish 0/1 r1:4
+publish 0/2 r1:8
+publish 0/3 r1:12
+publish 1/5 r1:4
+publish 1/6 r1:8
+publish 1/7 r1:12
+step 1: r1 0..13 | 1 2 3 4 | 5 6 7 8; store {stored}
+publish 2/0 r1:4 @1
+publish 2/1 r1:8 @1
+publish 2/2 r1:12 @1
+{keyed}
+finish r1
+release r1
+{lost}
+"""
+OF_FULL = "0/1>1/0 0/2>1/1 0/3>1/2"
+
+
+def beside(kind: str, blocks: dict[int, int], *lost: str) -> str:
+    """Return what is stored of full attention and of another group beside it, by block: the pages
+    in the tier; `lost` are keys that the device has no longer.
+    """
+    ends = {5: 4, 6: 8, 7: 12}
+    stored = " ".join([OF_FULL, *(f"0/{src}>1/{dst}" for src, dst in blocks.items())])
+    keyed = "\n".join(f"publish 3/{dst} r1:{ends[src]} @1" for src, dst in blocks.items())
+    gone = "\n".join(f"unpublish {key} evict" for key in lost)
+    return UNLIKE.format(kind=kind, stored=stored, keyed=keyed, lost=gone)
+
+
+NOTHING = "submit r2 a:13\nhit r2 0 | |\nacquire r2 | 9 10 11 12 | 13 14 15 16\n"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "anomalies"),
+    [({7: 3}, ["lost-hit"]), ({6: 3}, ["lost-hit"]), ({5: 3}, ["lost-hit"]), ({}, [])],
+)
+def test_a_window_narrower_than_its_blocks_is_asked_for_its_last_block(
+    blocks: dict[int, int], anomalies: list[str]
+) -> None:
+    """Where the tier has no block of the window, it serves nothing, though the window begins inside
+    a block.
+    """
+    stored = beside("sliding block 4 window 3", blocks, "0/1", "0/2", "0/3")
+    assert found(NOTHING, TierRules(chunk=4), stored) == anomalies
+
+
+HALVES = "chunked block 4 chunk 8"
+INSIDE = "submit r2 a:13\nhit r2 4 | 1 | 5\nacquire r2 | 1 10 11 12 | 5 14 15 16\n"
+
+
+@pytest.mark.parametrize(("whole", "anomalies"), [(True, []), (False, ["lost-hit"])])
+def test_nothing_is_owed_behind_a_hit_that_ends_inside_a_chunk(
+    whole: bool, anomalies: list[str]
+) -> None:
+    """The device has 4 tokens, half a chunk; the tier has 12."""
+    stored = beside(HALVES, {5: 3, 6: 4, 7: 5}, "0/2", "0/3")
+    assert found(INSIDE, TierRules(chunk=4, whole_chunks=whole), stored) == anomalies
+
+
+def test_what_is_behind_a_hit_that_ends_with_a_chunk_is_owed() -> None:
+    """Who declares that chunks are whole is judged behind a whole one, and where the device has
+    nothing.
+    """
+    stored = beside(HALVES, {5: 3, 6: 4, 7: 5}, "0/1", "0/2", "0/3")
+    assert found(NOTHING, TierRules(chunk=4, whole_chunks=True), stored) == ["lost-hit"]

@@ -44,6 +44,8 @@ from cachewitness.engines.registry import parse
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.systems.vllm.configurations import connector_configurations
+from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
+from cachewitness.systems.vllm.kind import VllmEngine
 from cachewitness.workloads import layouts
 from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
@@ -274,14 +276,15 @@ def test_the_example_connector_is_refused_over_several_groups() -> None:
         tell("example", [], layout="full-swa")
 
 
-def test_a_request_that_is_resumed_in_front_of_its_prompt_is_judged() -> None:
-    """The example connector finds a folder of no token, and takes 16 tokens off a prompt of one."""
-    served = [
-        [Submit(f"r{i}", prompt), *[Step()] * 3, Finish(f"r{i}"), Step()]
-        for i, prompt in enumerate(("a:9", "b:1"))
-    ]
-    result = tell("example", [op for ops in served for op in ops], max_num_batched_tokens=128)
-    (finding,) = result.findings
+def test_a_connector_that_takes_off_more_than_there_is_has_failed() -> None:
+    """As its answer, which is ours here, would have a request begin in front of its first token."""
+    ops: list[Op] = [Submit("r1", "a:9"), Step()]
+    header = TraceHeader("t", layouts.load("full"), 40, level="scheduler")
+    engine = parse(f"vllm:source={SOURCE},connector=simple").open(header)
+    assert isinstance(engine, VllmEngine) and isinstance(engine.adapter, ConnectedScheduler)
+    connector = engine.adapter.scheduler.connector
+    connector.get_num_new_matched_tokens = lambda request, computed: (-16, False)
+    (finding,) = drive(Trace(header, ops), engine).findings
     assert finding.anomaly == "engine-crashed" and "r1 from token -16" in finding.sentence
 
 

@@ -42,6 +42,7 @@ from cachewitness.core.events import (
     KvRemoved,
     KvStored,
     KvUnreadable,
+    Preempted,
     Publish,
     ResetDone,
     StepEnd,
@@ -50,6 +51,7 @@ from cachewitness.core.events import (
 )
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import UNKNOWN
+from cachewitness.core.ledger.requests import RequestRecord
 
 NO_GROUP = -1
 
@@ -73,6 +75,9 @@ class KeyEventsTrue(Checker):
         self._unreported = UnreportedKeys()
         self._perhaps: set[tuple[int, int]] = set()
         """(group, prefix) of which a page is taken for untold that perhaps never lost its key."""
+        self._reached: dict[str, int] = {}
+        """How far requests were computed that were preempted since: what their windows left behind
+        by then may have been told of."""
         self._misled = False
         """Whether a false event was found since all keys were reported: what it does to the view
         is not found again."""
@@ -100,6 +105,7 @@ class KeyEventsTrue(Checker):
             KvUnreadable: self.on_unreadable,
             Hit: self.on_hit,
             StepEnd: self.on_step_end,
+            Preempted: self.on_preempted,
             ResetDone: self.on_reset,
             Version: self.on_reset,
         }
@@ -320,8 +326,18 @@ class KeyEventsTrue(Checker):
         return any(
             request.tokens[start : start + size] == tokens
             for request in ledger.requests.values()
-            for start in range(0, self._left_behind(request.computed) - size + 1, size)
+            for start in range(0, self._left_behind(self._computed(request)) - size + 1, size)
         )
+
+    def _computed(self, request: RequestRecord) -> int:
+        """Return how far a request is, or was before it was preempted."""
+        return max(request.computed, self._reached.get(request.r, 0))
+
+    def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
+        """Note how far a request was."""
+        if self._windows:
+            self._reached[event.r] = self._computed(ledger.requests[event.r])
+        return None
 
     def _left_behind(self, computed: int) -> int:
         """Return how many tokens lie in front of all that the query at `computed` reads in the
@@ -429,9 +445,10 @@ class KeyEventsTrue(Checker):
         self._misled = False
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
-        """Forget prefixes whose nodes stand for others now."""
+        """Forget prefixes whose nodes stand for others now, and requests that are over."""
         self._view.forget(gone)
         self._unreported.forget(gone)
+        self._reached = {r: to for r, to in self._reached.items() if r in ledger.requests}
 
 
 def _stored(event: KvStored) -> str:

@@ -109,6 +109,8 @@ class KeysOwed(Checker):
         request = ledger.requests.get(event.holder)
         if request is None or event.holder in self._older or thinned_out(ledger, event.group):
             return None
+        if request.ran_steps == 0:
+            return None  # It has what a hit gave it, and keys what it loaded when it goes on.
         group = ledger.groups[event.group]
         records = ledger.records[event.pool].usable
         for page in event.pages:

@@ -32,9 +32,12 @@ def longest_apart(
     there is none.
 
     What the tier adds counts if it is as much as the engine declares that it loads, and was keyed
-    `before` an operation.
+    `before` an operation, and if it loads behind such a hit of the device at all.
     """
     device = Lookup(ledger, request, device_alone=True).longest_common()
+    chunks = [group.chunk for group in ledger.local if group.kind == "chunked"]
+    if tier.whole_chunks and any(device % chunk for chunk in chunks):
+        return device
     stored = longest_in_tier(ledger, request, tier, before)
     return stored if stored - device >= max(tier.least, 1) else device
 
@@ -73,7 +76,11 @@ def needed_in_tier(group: Group, position: int, tier: TierRules) -> Iterable[int
         if tier.together
         else -(-group.window // chunk) * chunk
     )
-    return {length for end in ends for length in range(max(end - kept, 0) + size, end + 1, size)}
+    return {
+        length
+        for end in ends
+        for length in range(max(end - kept, 0) // size * size + size, end + 1, size)
+    }
 
 
 def _all_held(

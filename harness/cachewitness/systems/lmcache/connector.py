@@ -115,7 +115,7 @@ class LMCache:
     fenced = True
     unordered = False
     tells_failures = once = True
-    describes = reports = drops = False
+    describes = reports = drops = whole_chunks = False
     kept = 0
     lacks: Sequence[str] = ("adapter",)
     forward = None

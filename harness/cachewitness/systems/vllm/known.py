@@ -8,7 +8,7 @@ from cachewitness.systems.vllm.source import FIRST, LAST, release_of
 
 LISTED = ("0.30", "0.31", "0.32", "0.33")
 """The releases that have a list of their own; those before share one."""
-LISTED_CONNECTORS = ("lmcache-chunks", "lmcache-strict")
+LISTED_CONNECTORS = ("lmcache-chunks", "lmcache-strict", "offloading-sync")
 """The connectors of the newest release that have a list beside that of their system."""
 
 

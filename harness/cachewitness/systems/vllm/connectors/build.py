@@ -321,6 +321,7 @@ def connected_header(
         once=connector.once,
         unordered=connector.unordered,
         drops=connector.drops,
+        whole_chunks=connector.whole_chunks,
     )
     rules = structs.replace(tiered.rules, tier=tier, progress_steps=waits)
     if rules.key_events is not None:

@@ -73,6 +73,8 @@ class Side(Memory, Protocol):
     """A request is looked up there once, until it has blocks."""
     drops: bool
     """Its hits give tokens back for EAGLE, as the device's do."""
+    whole_chunks: bool
+    """It loads nothing behind a hit that ends inside a chunk of attention."""
     reports: bool
     """It tells routers what its memory has."""
     describes: bool
@@ -113,7 +115,7 @@ class VllmSide:
     harness says which loads fail.
     """
 
-    tells_failures = once = drops = describes = reports = False
+    tells_failures = once = drops = describes = reports = whole_chunks = False
     waits = kept = 0
     away = False
     lacks: Sequence[str] = ()
@@ -155,6 +157,7 @@ class Connector:
         self.tells_failures = all(side.tells_failures for side in sides)
         self.once = any(side.once for side in sides)
         self.drops = all(side.drops for side in sides)
+        self.whole_chunks = any(side.whole_chunks for side in sides)
         self.describes = all(side.describes for side in sides)
         self.reports = all(side.reports for side in sides)
         self.null = [first + page for first, side in self._placed() for page in side.null]

@@ -64,6 +64,9 @@ class SimpleOffload(VllmSide):
 
     fenced = False
     unordered = drops = reports = True
+    whole_chunks = True
+    """It looks the rest of a prompt up as if that were one, so chunks must begin where those of the
+    prompt do."""
     forward = None
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
