@@ -142,7 +142,8 @@ def workloads_for(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     alone if it is in hits told.
 
     Large scenarios come for the reference's faults, of which some begin with a size; they take as
-    long as hundreds of traces. Of groups that are pruned vLLM tells hits wrongly as it is (vllm-project/vllm#57358).
+    long as hundreds of traces. Of groups that are pruned vLLM tells hits wrongly as it is
+    (vllm-project/vllm#57358).
     """
     if mutant.name in TELL_HITS:
         traces = workloads(mutant.level, seed)
