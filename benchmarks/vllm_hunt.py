@@ -40,7 +40,7 @@ from cachewitness_faults.vllm.faults import TELL_HITS, needs
 ROUNDS = 2
 ASKED_FOR = frozenset({"prompt_logprobs"})
 """What a scenario may need beside what every engine can do."""
-LARGE_ON = 4
+LARGE_ON = 2
 """On so many configurations the large scenarios come early: a fault that begins with a size need
 not show on every one."""
 LEAST, MOST = 30_000, 10
@@ -61,10 +61,10 @@ class Hunt:
     alarms: tuple[str, ...]
 
 
-def workloads(level: Level, seed: int = 0) -> Iterator[Trace]:
+def workloads(level: Level, seed: int = 0, *, large: bool = False) -> Iterator[Trace]:
     """Yield traces without end, none of which withdraws a request.
 
-    A random trace on every configuration; each scenario on one and the large ones on several, so
+    A random trace on every configuration; each scenario on one, and `large` ones on several, so
     that none of them waits for another to be through with all; random traces again; then a
     scenario on every one, and so on. After each trace comes what the fuzzer draws.
     """
@@ -75,7 +75,8 @@ def workloads(level: Level, seed: int = 0) -> Iterator[Trace]:
             (random_trace(shape, number, withdraw=False) for shape in shapes), drawn
         )
         if number % ROUNDS == 0:
-            yield from _in_turn(_each_once([*_stories(), *LARGE * LARGE_ON], shapes), drawn)
+            once = [*_stories(), *(LARGE * LARGE_ON if large else ())]
+            yield from _in_turn(_each_once(once, shapes), drawn)
     for story in _stories():
         yield from _in_turn((story.trace(shape) for shape in shapes if story.applies(shape)), drawn)
     yield from drawn
@@ -140,7 +141,9 @@ def workloads_for(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     """Yield what a fault is hunted with: behind a connector if it is in one, on full attention
     alone if it is in hits told.
 
-    Of groups that are pruned vLLM tells hits wrongly as it is (vllm-project/vllm#57358).
+    Large scenarios come for the reference's faults, of which some begin with a size; they take as
+    long as hundreds of traces. Of groups that are pruned vLLM tells hits wrongly as it is
+    (vllm-project/vllm#57358).
     """
     if mutant.name in TELL_HITS:
         traces = workloads(mutant.level, seed)
@@ -149,7 +152,11 @@ def workloads_for(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
             for trace in traces
             if all(group.kind == "full" for group in trace.header.layout.groups)
         )
-    return behind_a_connector(seed) if needs(mutant) else workloads(mutant.level, seed)
+    return (
+        behind_a_connector(seed)
+        if needs(mutant)
+        else workloads(mutant.level, seed, large="reference" in mutant.engines)
+    )
 
 
 def _in_turn(listed: Iterable[Trace], drawn: Iterator[Trace]) -> Iterator[Trace]:
