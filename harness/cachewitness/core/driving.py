@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from math import isfinite
+from typing import NoReturn
 
 import msgspec
 
@@ -244,10 +245,7 @@ class BatchedRun:
         try:
             answer = self._engine.apply(op)
         except BaseException as raised:
-            error = as_exception(raised)
-            self._judge_before(error)
-            observer.activity.operations += 1
-            _raised(error, self._engine, op, index, observer)
+            self._failed(as_exception(raised), op, index)
             return None
         try:
             events = observer.intake.read(answer, op, index)
@@ -259,6 +257,11 @@ class BatchedRun:
         if len(self._waiting) >= self._portion:
             self.judge()
         return events
+
+    def _failed(self, error: Exception, op: Op, index: int) -> None:
+        self._judge_before(error)
+        self._observer.activity.operations += 1
+        _raised(error, self._engine, op, index, self._observer)
 
     def _judge_before(self, error: Exception) -> None:
         """Judge what waits, in front of an error.
@@ -382,13 +385,16 @@ def described(engine: Engine, trace: TraceHeader) -> Header:
     except (UsageError, BadEvents):
         raise
     except BaseException as raised:
-        error = as_exception(raised)
-        if of_ours(error, engine):
-            raise OwnMistake(describe_error(error)) from error
-        what = str(error) if isinstance(error, EngineFailure) else f"raised {describe_error(error)}"
-        message = f"the engine does not say what it is for trace {trace.name!r}: it {what}"
-        raise EngineBroken(message) from error
+        _says_nothing(as_exception(raised), engine, trace)
     return taken_in(declared, trace)
+
+
+def _says_nothing(error: Exception, engine: Engine, trace: Trace) -> NoReturn:
+    if of_ours(error, engine):
+        raise OwnMistake(describe_error(error)) from error
+    what = str(error) if isinstance(error, EngineFailure) else f"raised {describe_error(error)}"
+    message = f"the engine does not say what it is for trace {trace.name!r}: it {what}"
+    raise EngineBroken(message) from error
 
 
 def seconds_in(engine: Engine) -> float | None:
@@ -450,8 +456,8 @@ def let_go(engine: Engine, observer: Observer, last: int) -> None:
     except UsageError:
         raise
     except BaseException as raised:
-        error = as_exception(raised)
-        failed(observer, last, "Let go of the engine after the last operation", error)
+        asked = "Let go of the engine after the last operation"
+        failed(observer, last, asked, as_exception(raised))
 
 
 def failed(observer: Observer, index: int, asked: str, error: Exception, r: str = "") -> None:

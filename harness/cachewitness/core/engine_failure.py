@@ -89,6 +89,9 @@ def message_of(error: BaseException) -> str:
 def as_exception(error: BaseException) -> Exception:
     """Return what an engine raised as an exception, and as its failure what no `except Exception`
     catches: an exit, or a class of its own. Raises the user's Ctrl-C again, which is no subclass.
+
+    A caller hands the result on and gives it no name: kept by the frame that its traceback has, it
+    would keep the engine's processes.
     """
     if isinstance(error, Exception):
         return error

@@ -11,7 +11,7 @@ import importlib.metadata
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -257,22 +257,20 @@ class EngineSpec:
         except UsageError:
             raise
         except BaseException as raised:
-            cause = as_exception(raised)
-            what = (
-                str(cause)
-                if isinstance(cause, EngineFailure)
-                else f"raised {describe_error(cause)}"
-            )
-            python = (
-                f" (in {self.isolation.python}, see `doctor`)"
-                if self.isolation and self.isolation.python
-                else ""
-            )
-            message = (
-                f"--engine {self.text}: cannot be built for trace {header.name!r}: it"
-                f" {what}{python}"
-            )
-            raise EngineBroken(message) from cause
+            # No name here keeps it: its traceback has this frame, and what the frame holds on to
+            # would outlive it, processes of the engine among it.
+            self._cannot_be_built(header, as_exception(raised))
+
+    def _cannot_be_built(self, header: TraceHeader, cause: Exception) -> NoReturn:
+        what = str(cause) if isinstance(cause, EngineFailure) else f"raised {describe_error(cause)}"
+        python = (
+            f" (in {self.isolation.python}, see `doctor`)"
+            if self.isolation and self.isolation.python
+            else ""
+        )
+        raise EngineBroken(
+            f"--engine {self.text}: cannot be built for trace {header.name!r}: it {what}{python}"
+        ) from cause
 
     def _built(self, header: TraceHeader) -> Engine:
         options = {key: value for key, value in self.options.items() if key != MUTANT}
