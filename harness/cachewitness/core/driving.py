@@ -389,7 +389,7 @@ def described(engine: Engine, trace: TraceHeader) -> Header:
     return taken_in(declared, trace)
 
 
-def _says_nothing(error: Exception, engine: Engine, trace: Trace) -> NoReturn:
+def _says_nothing(error: Exception, engine: Engine, trace: TraceHeader) -> NoReturn:
     if of_ours(error, engine):
         raise OwnMistake(describe_error(error)) from error
     what = str(error) if isinstance(error, EngineFailure) else f"raised {describe_error(error)}"
