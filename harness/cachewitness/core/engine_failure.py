@@ -86,16 +86,21 @@ def message_of(error: BaseException) -> str:
         return ""
 
 
+def by_the_user(error: BaseException) -> bool:
+    """Whether this is the user's Ctrl-C, and no class of somebody else's that is derived of it."""
+    return type(error) is KeyboardInterrupt
+
+
 def as_exception(error: BaseException) -> Exception:
     """Return what an engine raised as an exception, and as its failure what no `except Exception`
-    catches: an exit, or a class of its own. Raises the user's Ctrl-C again, which is no subclass.
+    catches: an exit, or a class of its own. Raises the user's Ctrl-C again.
 
     A caller hands the result on and gives it no name: kept by the frame that its traceback has, it
     would keep the engine's processes.
     """
     if isinstance(error, Exception):
         return error
-    if type(error) is KeyboardInterrupt:
+    if by_the_user(error):
         raise error
     return EngineFailure("engine-crashed", f"raised {describe_error(error)}")
 

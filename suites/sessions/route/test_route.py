@@ -221,6 +221,17 @@ class RaisesWhatNobodyCatches(reference.Router):
         raise Odd
 
 
+class Stop(KeyboardInterrupt):
+    """A router's own, and no Ctrl-C of the user."""
+
+
+class StopsByAnInterruptOfItsOwn(reference.Router):
+    """Raises what looks like the user's Ctrl-C."""
+
+    def foresee(self, tokens: Any, salt: str, adapter: str) -> dict[int, int]:
+        raise Stop
+
+
 class EndsAtOnce(reference.Router):
     """Ends the process as soon as it is made."""
 
@@ -273,6 +284,7 @@ class RaisesWhatSaysNothing(reference.Router):
         AnswersFractions,
         RaisesWhatSaysNothing,
         RaisesWhatNobodyCatches,
+        StopsByAnInterruptOfItsOwn,
     ],
 )
 def test_whatever_a_router_raises_or_answers_is_its_own_fault(make: Any) -> None:

@@ -22,7 +22,7 @@ from cachewitness.core.checkers.key_events import KeyEventsTrue
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.driving import BatchedRun, LiveRequests, Observer, described
-from cachewitness.core.engine_failure import EngineFailure, describe_error
+from cachewitness.core.engine_failure import EngineFailure, by_the_user, describe_error
 from cachewitness.core.events import (
     Accept,
     Event,
@@ -306,11 +306,11 @@ class Fleet:
         try:
             with call_within(call, self._seconds):
                 yield
-        except KeyboardInterrupt:
-            raise
         except passes:
             raise
         except BaseException as error:
+            if by_the_user(error):
+                raise
             self._raised(what, error, index, r)
 
     def _raised(self, what: str, error: BaseException, index: int, r: str = "") -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from cachewitness._util.errors import UsageError
 from cachewitness._util.imports import imported
-from cachewitness.core.engine_failure import EngineFailure, describe_error
+from cachewitness.core.engine_failure import EngineFailure, by_the_user, describe_error
 from cachewitness.engines.deadline import call_within
 
 SECONDS = 60.0
@@ -58,9 +58,9 @@ def load(name: str, seconds: float = SECONDS) -> Make:
             made = getattr(imported(module), attribute)
     except EngineFailure as error:
         raise UsageError(f"--router: {name} cannot be imported: it {error}") from None
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if by_the_user(error):
+            raise
         raise UsageError(f"--router: {name} cannot be imported ({describe_error(error)})") from None
     if not callable(made):
         raise UsageError(f"--router: {name} is no class")

@@ -21,7 +21,7 @@ from typing import Any
 from cachewitness._util import imports
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.names import nearest
-from cachewitness.core.engine_failure import message_of
+from cachewitness.core.engine_failure import by_the_user, message_of
 
 ALLOWED = "VLLM_PLUGINS"
 """The variable by which vLLM is told which plug-ins it may load; empty: none."""
@@ -75,7 +75,9 @@ def start(names: Sequence[str]) -> None:
     for name in names:
         try:
             installed[name].load()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if by_the_user(error):
+                raise
             raise UsageError(
                 f"{where}: plug-in {name!r} ({installed[name].value}) cannot be imported:"
                 f" {_reason(error)}"
@@ -84,7 +86,9 @@ def start(names: Sequence[str]) -> None:
         return
     try:
         importlib.import_module("vllm.plugins").load_general_plugins()
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if by_the_user(error):
+            raise
         raise UsageError(
             f"{where}: a plug-in failed when vLLM called it: {_reason(error)}"
         ) from None
