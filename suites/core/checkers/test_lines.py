@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from cachewitness._util.data import fixtures
 from cachewitness.core import validate
@@ -22,6 +23,7 @@ from cachewitness.core.checkers.wording import (
     with_detail,
 )
 from cachewitness.core.driving import drive, judge
+from cachewitness.core.events import Answer
 from cachewitness.core.trace_format import load
 from cachewitness.engines.faults import all_mutants
 from cachewitness.engines.registry import parse
@@ -129,3 +131,18 @@ def test_what_is_found_without_recurrent_groups_speaks_of_no_state() -> None:
             assert not re.search(r"\b(state|snapshot)s?\b", " ".join(texts)), path.stem
             judged += 1
     assert judged > 30
+
+
+def test_what_an_engine_says_at_length_is_cut() -> None:
+    """And it steers no terminal."""
+    header, events = validate.events(
+        fixtures() / "histories" / "anomalous" / "fitting-state-left.jsonl"
+    )
+    spoken = "\x1b[2J" + "x" * 100_000
+    changed = (
+        replace(event, unused=spoken) if isinstance(event, Answer) and event.unused else event
+        for event in events
+    )
+    (finding,) = judge(header, changed).findings
+    assert "characters)" in finding.line and len(finding.line) < 200
+    assert len(finding.sentence) < 400 and "\x1b" not in finding.line + finding.sentence

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from math import isfinite, log
 from typing import Literal, NamedTuple, TypeGuard
 
+from cachewitness._util.lines import one_line
 from cachewitness.core.checkers.divergence import WIDE, Blind
 from cachewitness.core.checkers.finding import Finding, Measured, merge_measured
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
@@ -187,7 +188,7 @@ class AnswersAgree(Checker):
         self._prompts += len(self._requests[event.r].tokens)
         self._restored += max(event.restored, 0)
         if event.why and event.restored == 0:
-            self.excused[f"nothing restored: {event.why.partition(' (')[0]}"] += 1
+            self.excused[f"nothing restored: {one_line(event.why).partition(' (')[0]}"] += 1
         if event.ended in ("length", "stop") and not self._under_way:
             self._last = self._requests[event.r]
         if event.r in self._again and event.r not in self._crowded and event.restored >= 0:
@@ -314,12 +315,13 @@ class AnswersAgree(Checker):
 
     def _left(self, answer: Answer) -> Finding:
         length = count(len(self._requests[answer.r].tokens), "token")
+        unused = one_line(answer.unused)
         sentence = (
             f"Let {answer.r} ask with a prompt of {length}, and nobody beside it. The engine says"
-            f" what it keeps, and that {answer.unused}. However it restores nothing: a"
+            f" what it keeps, and that {unused}. However it restores nothing: a"
             " contradiction."
         )
-        line = f"{named(answer.r)} restored nothing of its {length}: {answer.unused}"
+        line = f"{named(answer.r)} restored nothing of its {length}: {unused}"
         return Finding(anomaly=LOST, r=answer.r, sentence=sentence, line=line)
 
     def _foreign(self, answer: Answer, reach: int, whose: str) -> Finding:
