@@ -105,13 +105,14 @@ def judge(found: Measured, rules: Rules) -> list[Judged]:
             continue
         pairs = [*pairs_of(found, arm).values()]
         judged[arm] = _bare(found, arm, pairs)
-        unchecked = _unchecked(found, arm, rules)
+        unchecked = _unchecked(found, judged[arm], rules)
         if pairs and not unchecked:
             tested.append((judged[arm], pairs))
         else:
             judged[arm] = _undecided(judged[arm], unchecked)
     judged |= {arm.arm: arm for arm in decide(tested, rules)}
-    return [_last(found, arm) for arm in judged.values()]
+    moved = control(found)
+    return [_last(arm, moved, found.broken_off) for arm in judged.values()]
 
 
 def decide(arms: Sequence[tuple[Judged, Sequence[Pair]]], rules: Rules) -> list[Judged]:
@@ -196,7 +197,7 @@ def _bare(found: Measured, arm: str, pairs: Sequence[Pair]) -> Judged:
     )
 
 
-def _last(found: Measured, arm: Judged) -> Judged:
+def _last(arm: Judged, moved: Control | None, broken_off: str) -> Judged:
     """Return an arm as it is judged in the end, by what is no matter of its statistics."""
     lost = arm.dropped.get("no logarithm", 0)
     if lost:
@@ -208,10 +209,10 @@ def _last(found: Measured, arm: Judged) -> Judged:
         return msgspec.structs.replace(arm, verdict="fail", reasons=[why])
     if arm.verdict == "fail":
         return arm
-    if found.broken_off:
-        why = f"the server answered no further ({found.broken_off})"
+    if broken_off:
+        why = f"the server answered no further ({broken_off})"
         return msgspec.structs.replace(arm, verdict="unknown", reasons=[why, *arm.reasons])
-    blind = _blind(control(found)) if arm.size is not None else ""
+    blind = _blind(moved) if arm.size is not None else ""
     if blind:
         return msgspec.structs.replace(arm, verdict="unknown", reasons=[*arm.reasons, blind])
     return arm
@@ -230,19 +231,18 @@ def _blind(moved: Control | None) -> str:
     )
 
 
-def _unchecked(found: Measured, arm: str, rules: Rules) -> list[str]:
+def _unchecked(found: Measured, arm: Judged, rules: Rules) -> list[str]:
     """Return why an arm has checked nothing; empty if it has."""
     if len(found.cold) < rules.min_share * len(found.questions):
         return [
             f"{found.warm} of {len(found.questions)} cold requests restored something: the server"
             " was not asked cold"
         ]
-    answers = found.arms[arm].values()
-    dropped = Counter[str](kept.why for kept in answers if kept.why)
-    if len(answers) - dropped.total() >= rules.min_share * len(answers):
+    if arm.counted >= rules.min_share * arm.positions:
         return []
     return [
-        f"{count} of {len(answers)} positions {_DROPPED[why]}" for why, count in dropped.items()
+        f"{count} of {arm.positions} positions {_DROPPED[why]}"
+        for why, count in arm.dropped.items()
     ]
 
 
