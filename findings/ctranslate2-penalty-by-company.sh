@@ -12,38 +12,20 @@
 # Documented  No.
 # Upstream    No report known.
 set -euo pipefail
+lib=$(cd "$(dirname "${BASH_SOURCE[0]}")/lib" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch==2.13.0
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check ctranslate2==4.8.5 transformers==5.24.0
 cd "$work"
-HOME=$work HF_HUB_OFFLINE=1 "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
+HOME=$work HF_HUB_OFFLINE=1 PYTHONPATH=$lib PYTHONDONTWRITEBYTECODE=1 "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
 from importlib.metadata import version
 
-import ctranslate2
 import torch
-from ctranslate2.converters import TransformersConverter
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny_llama import WORDS, generator, model, names, number
 
-WORDS, PENALTY, ANSWER = 64, 1.3, 12
-names = [f"t{number}" for number in range(WORDS - 3)] + ["<s>", "</s>", "<unk>"]
-number = {name: at for at, name in enumerate(names)}
-
-torch.manual_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=WORDS, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=512, bos_token_id=WORDS - 3, eos_token_id=WORDS - 2, initializer_range=0.3,
-    )
-).eval()
-model.save_pretrained("model")
-words = Tokenizer(models.WordLevel(number, unk_token="<unk>"))
-words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>", unk_token="<unk>").save_pretrained("model")
-TransformersConverter("model").convert("converted")
-generator = ctranslate2.Generator("converted", device="cpu", intra_threads=1)
+PENALTY, ANSWER = 1.3, 12
 
 
 def answer(prompt, *beside, penalty=PENALTY):
