@@ -25,6 +25,10 @@ from cachewitness.sessions.campaign.unit import Outcome, Unit
 from cachewitness.sessions.campaign.worker import Task
 
 FAULTY = "reference:mutant=lookup-one-unit-short"
+CLEAN = (
+    'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts ='
+    ' ["full"]\n[budget]\ntraces = 4\n'
+)
 SMALL = f"""
 name = "small"
 streams = ["main"]

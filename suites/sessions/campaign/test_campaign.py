@@ -29,6 +29,7 @@ from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.summary import document
 from cachewitness.sessions.campaign.unit import Outcome, Unit
 from suites.support.campaigns import (
+    CLEAN,
     FAULTY,
     SMALL,
     InTurn,
@@ -43,10 +44,6 @@ from suites.support.sampled import fewer
 pytestmark = pytest.mark.usefixtures("at_once")
 
 KILLS = fewer(8, 4)
-CLEAN = (
-    'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts ='
-    ' ["full"]\n[budget]\ntraces = 4\n'
-)
 
 
 class Whole(NamedTuple):

@@ -18,6 +18,7 @@ from cachewitness.sessions.campaign.driver import Result
 from cachewitness.sessions.campaign.merge import merge
 from cachewitness.sessions.campaign.plan import share_of
 from suites.support.campaigns import (
+    CLEAN,
     FAULTY,
     SMALL,
     InTurn,
@@ -30,10 +31,7 @@ from suites.support.campaigns import (
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
-CLEAN = (
-    'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts ='
-    ' ["full"]\n[budget]\ntraces = 4\nper_unit = 1\n'
-)
+SINGLY = f"{CLEAN}per_unit = 1\n"
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +128,7 @@ def test_a_share_has_no_verdict_and_the_merged_campaign_has(
     """The commands of a CI: two shares, and what judges them together."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(executors, "Processes", lambda: InTurn(remembered))
-    Path("c.toml").write_text(CLEAN)
+    Path("c.toml").write_text(SINGLY)
     for number in "12":
         database = ["--database", f"{number}/state.sqlite", "--traces", f"{number}/traces"]
         assert invoke(command("c.toml", "--shard", f"{number}/2", *database)) == EXIT_PASS
@@ -150,10 +148,10 @@ def test_a_share_has_no_verdict_and_the_merged_campaign_has(
 def test_a_share_with_a_finding_fails_and_one_without_its_units_is_unknown(
     tmp_path: Path, remembered: Remembered
 ) -> None:
-    faulty = share_of(planned(CLEAN.replace('"reference"', f'"{FAULTY}"'), tmp_path), 1, 1)
+    faulty = share_of(planned(SINGLY.replace('"reference"', f'"{FAULTY}"'), tmp_path), 1, 1)
     result = driven(faulty, settings(tmp_path / "faulty"), InTurn(remembered))
     assert result.totals.exit_code == EXIT_FAIL
-    clean = share_of(planned(CLEAN, tmp_path), 1, 2)
+    clean = share_of(planned(SINGLY, tmp_path), 1, 2)
     kept = settings(tmp_path / "clean", attempts=1)
     result = driven(clean, kept, InTurn(remembered, deadly="fuzz main, seed 0, traces 0"))
     assert result.totals.exit_code == EXIT_UNKNOWN and len(result.totals.undone) == 1
@@ -187,7 +185,7 @@ def test_what_does_not_fit_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("c.toml").write_text(CLEAN + "# " * 400)
+    Path("c.toml").write_text(SINGLY + "# " * 400)
     Database("empty.sqlite").close()
     assert invoke(command(*words)) == EXIT_USAGE
     error = capsys.readouterr().err
