@@ -126,7 +126,7 @@ class Suite:
         """
         shape = configuration.shape(self.level)
         for number, scenario in enumerate(self.large):
-            taken = full or not (isinstance(scenario, LargeStory) and scenario.full_alone)
+            taken = full or not scenario.full_alone
             if number * places // len(self.large) == place and taken and scenario.applies(shape):
                 yield scenario.trace(shape)
 

@@ -46,6 +46,8 @@ class Scenario:
     engines: int = 1
     options: tuple[str, ...] = ()
     """What the trace's options have to name."""
+    full_alone: bool = False
+    """A large one that a run without `--full` leaves out."""
 
     def applies(self, shape: Shape) -> bool:
         """Whether the layout has the kinds of groups, the level, the options and the second tier
