@@ -2,8 +2,8 @@
 
 The model reads entries: one for each token that it computed or restored. All of them count, as in
 full attention, and the last `WINDOW` once more, as in a sliding window. What it answers is moved by
-noise that depends on how the prompt was cut into batches, on where the request began to compute, and
-on all of its tokens. So the same request asked twice is equal to the bit, and a hit is not.
+noise that depends on all of its tokens and on how they were cut into batches: on where the request
+began to compute. So the same request asked twice is equal to the bit, and a hit is not.
 
 A cache with a fault restores other entries than those of the tokens. A bias makes a token the
 answer, and its logarithm is that before the bias, be it one of the vocabulary or not.

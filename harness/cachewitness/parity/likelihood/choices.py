@@ -68,8 +68,8 @@ class Choices:
         return LmEval(own_way=own, traps=[*lines, *found])
 
     def scored(self, by_itself: LmEval, found: Measured) -> LmEval:
-        """Add what lm-eval makes of the likelihoods that the arms measured, beside the cold ones, by
-        each metric that calls a document right or wrong.
+        """Add what lm-eval makes of the likelihoods that the arms measured, beside the cold ones,
+        by each metric of right and wrong.
 
         A token that is not among an arm's best counts as the last of them.
         """
