@@ -125,7 +125,7 @@ def test_a_task_that_writes_its_answers_is_scored_as_problems_are(
     assert found == whole["exit_code"] == 1, printed.err
     right = {arm["arm"]: arm["right"]["number-of-things"] for arm in whole["arms"]}
     assert right == {"off": 16, "miss": 16, "hit": 0}
-    assert "lm-eval's own prompts share" in printed.err and "characters" in printed.err
+    assert "its prompts share" in printed.err and "characters" in printed.err
 
 
 def test_choices_without_likelihood_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
