@@ -55,7 +55,7 @@ def test_reported_mechanisms_name_faults_and_tests_that_there_are() -> None:
     rows = [line.strip("|").split("|") for line in REPORTED.splitlines() if line.startswith("| ")]
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "suites").rglob("*.py"))
     known = {*engines(), *FAULTS}
-    assert len(rows) == 15
+    assert len(rows) == 16
     for _, _, faults, tests in rows[1:]:
         assert {*re.findall(r"`([^`]+)`", faults)} <= known
         names = re.findall(r"`([^`]+)`", tests)

@@ -5,7 +5,8 @@ full attention, and the last `WINDOW` once more, as in a sliding window. What it
 noise that depends on how the prompt was cut into batches: on where the request began to compute. So
 the same request asked twice is equal to the bit, and a hit is not.
 
-A cache with a fault restores other entries than those of the tokens.
+A cache with a fault restores other entries than those of the tokens. A bias makes a token the
+answer, and its logarithm is that before the bias, be it one of the vocabulary or not.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ FAULTS: Mapping[str, Fault] = {
 class Double:
     """A server. `heeds`: how it can be asked cold. `inert`: it counts hits of 0 tokens, and
     restores none. `rounded`: keys are rounded, cold and cached, as by quantisation. `form`: how it
-    writes logprobs. `exact`: it has no noise.
+    writes logprobs. `exact`: it has no noise. `echo`: whether it knows `echo`, and then reads its
+    cache, or computes such a prompt anew.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Double:
         exact: bool = False,
         caching: bool = True,
         form: Form = "llama.cpp",
+        echo: Literal["no", "anew", "hits"] = "no",
     ) -> None:
         draw = np.random.default_rng(7)
         self._table = draw.normal(size=(IDS + 1, VOCABULARY))
@@ -92,6 +95,7 @@ class Double:
         self._noise = 0.0 if exact else NOISE
         self._caching = caching
         self._form = form
+        self._echo = echo
         self._kept: dict[str, list[list[int]]] = {}
         self.seen: list[list[int]] = []
         self.bodies: list[dict[str, Any]] = []
@@ -107,11 +111,22 @@ class Double:
         self.bodies.append(body)
         prompt = list(body["prompt"])
         restored = self._restore(prompt, body)
+        if body.get("echo") and self._echo != "no":
+            return self._echoed(prompt, restored if self._echo == "hits" else 0)
         entries = prompt[:restored]
         if self._fault is not None and restored:
             entries = self._fault(self, prompt, entries)
         self.seen.append(prompt)
-        return self._completion(prompt, entries, restored, body["max_tokens"])
+        forced = next(map(int, body.get("logit_bias", ())), None)
+        return self._completion(prompt, entries, restored, body["max_tokens"], forced)
+
+    def _echoed(self, prompt: list[int], restored: int) -> dict[str, Any]:
+        logprobs = {
+            "token_logprobs": [-1.0] * (len(prompt) + 1),
+            "top_logprobs": [{"a": -1.0}] * (len(prompt) + 1),
+        }
+        usage = {"prompt_tokens_details": {"cached_tokens": restored}}
+        return {"choices": [{"index": 0, "logprobs": logprobs}], "usage": usage}
 
     def _restore(self, prompt: list[int], body: dict[str, Any]) -> int:
         """Return how many tokens are restored, and keep the prompt: with `cache_prompt` in one
@@ -130,7 +145,12 @@ class Double:
         return min(found, len(prompt) - 1)
 
     def _completion(
-        self, prompt: list[int], entries: list[int], restored: int, count: int
+        self,
+        prompt: list[int],
+        entries: list[int],
+        restored: int,
+        count: int,
+        forced: int | None = None,
     ) -> dict[str, Any]:
         entries = entries + prompt[restored:]
         cut = f"{restored}/{len(prompt)}"
@@ -138,6 +158,9 @@ class Double:
         for _ in range(count):
             best = self._best(entries, cut)
             token = max(best, key=best.__getitem__)
+            if forced is not None:
+                token = forced
+                best.setdefault(forced, min(best.values()) - 1.0 - forced / IDS)
             steps.append((token, best))
             entries = [*entries, token]
         usage = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,7 +33,8 @@ class Double:
     `salts`: it heeds `cache_salt`; `switch`: it heeds `cache_prompt`; `counts`: it says what it
     restored. `pace`: seconds in front of each of its steps. `noise`: by which share logits move for
     each other request in a batch, if it has a prompt of `noisy_from` tokens or more; `decoding`: by
-    which share decoding moves a state otherwise than prefill does.
+    which share decoding moves a state otherwise than prefill does. `lists`: what it says of its
+    model; `takes`: the longest prompt, 0: any.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class Double:
         noisy_from: int = 0,
         decoding: float = 0.0,
         pace: float = 0.0,
+        lists: Mapping[str, Any] = {},  # nobody writes to it
+        takes: int = 0,
         rewrite: Callable[[dict[str, Any], int], Any] = lambda part, number: part,
         meets: Meets = lambda handler, number: False,
     ) -> None:
@@ -68,6 +71,8 @@ class Double:
         self.switch = switch
         self.counts = counts
         self.pace = pace
+        self.lists = lists
+        self.takes = takes
         self.rewrite = rewrite
         self.meets = meets
         self.noise = noise
@@ -174,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
-            self.send(200, {"data": [{"id": "toy"}]})
+            self.send(200, {"data": [{"id": "toy", **self.server.owner.lists}]})
         else:
             self.send(404, {"error": {"message": "Not Found"}})
 
@@ -187,6 +192,9 @@ class _Handler(BaseHTTPRequestHandler):
             owner.bodies.append(body)
             number = len(owner.bodies)
         if owner.meets(self, number):
+            return
+        if 0 < owner.takes < len(body["prompt"]):
+            self.send(400, {"error": {"message": "the prompt is too long"}})
             return
         request = owner.begin(body, number)
         try:

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from cachewitness._util import output
+from cachewitness.cli.named_task import is_named, load_named, warn
 
 if TYPE_CHECKING:
     from cachewitness.parity.likelihood.asking import Served
+    from cachewitness.parity.likelihood.choices import Choices
     from cachewitness.parity.likelihood.measuring import Plan
     from cachewitness.parity.likelihood.questions import Question
+    from cachewitness.parity.scores.named_task import NamedTask
     from cachewitness.parity.scores.tasks import Task
 
 LIMIT = 32
@@ -122,7 +126,6 @@ def _compared(options: dict[str, Any], progress: _Progress) -> int:
     from cachewitness.parity.likelihood import document, page, terminal
     from cachewitness.parity.likelihood.asking import Served, prove
     from cachewitness.parity.likelihood.measuring import AGAINST, Asker
-    from cachewitness.parity.likelihood.questions import questions
     from cachewitness.parity.likelihood.verdict import Rules
     from cachewitness.parity.scores import answer_store
     from cachewitness.report.terminal import console
@@ -134,9 +137,9 @@ def _compared(options: dict[str, Any], progress: _Progress) -> int:
     cold = _second(options, "cold_url", "--cold-url", server.model)
     other = _second(options, "against", "--against", "")
     progress.note("tokens of the prompts")
-    asked = questions(task, server.tokens)
+    choices, asked = _asked(task, server)
     if other is not None:
-        _check_tokens(asked[0], task, other)
+        _check_tokens(asked[0], other)
     plan = _plan(options)
     arms = [AGAINST] if other is not None else _arms(options["arms"])
     out = console()
@@ -146,6 +149,10 @@ def _compared(options: dict[str, Any], progress: _Progress) -> int:
         terminal.heading(server.name, len(asked), prefixes, _requests(asked, plan, arms), out)
     progress.note("how the server is asked cold")
     manner = prove(server, cold, asked[0].tokens)
+    others = [one.url for one in (cold, other) if one]
+    by_itself = choices.by_itself(asked[0], others) if choices else None
+    progress.clear()
+    warn(by_itself.traps if by_itself else ())
     settings = _settings(options, task, manner.way, plan)
     folder = answer_store.folder_of(
         options["out"] or answer_store.DEFAULT_FOLDER, server.name, settings
@@ -154,6 +161,8 @@ def _compared(options: dict[str, Any], progress: _Progress) -> int:
     progress.clear()
     rules = Rules(margin=options["margin"] / 100, min_share=plan.min_share)
     whole = document.document(server.name, other.name if other else "", found, rules, settings)
+    if choices and by_itself:
+        whole = msgspec.structs.replace(whole, lm_eval=choices.scored(by_itself, found))
     content = document.render(whole)
     if options["as_json"]:
         output.echo(content, nl=False)
@@ -239,14 +248,16 @@ def _belong(names: list[str]) -> str:
     return "belongs" if len(names) == 1 else "belong"
 
 
-def _task(options: dict[str, Any]) -> Task:
-    """Return the questions; gsm8k's with examples for every prefix."""
+def _task(options: dict[str, Any]) -> Task | NamedTask:
+    """Return the questions; gsm8k's and those of lm-eval's tasks with examples for every prefix."""
     from cachewitness._util.errors import UsageError
     from cachewitness.parity.likelihood.questions import PREFIXES
     from cachewitness.parity.scores import tasks
 
-    name = options["task"] or ("gsm8k" if options["gsm8k"] else "problems")
     limit = options["limit"] or LIMIT
+    if is_named(options):
+        return load_named(options, PREFIXES, limit)
+    name = options["task"] or ("gsm8k" if options["gsm8k"] else "problems")
     if name == "problems":
         if options["gsm8k"]:
             raise UsageError("--gsm8k: its questions are asked with --task gsm8k, not problems")
@@ -257,6 +268,19 @@ def _task(options: dict[str, Any]) -> Task:
     return tasks.gsm8k(options["gsm8k"], limit=limit, shots=shots, shots_from=options["shots_from"])
 
 
+def _asked(task: Task | NamedTask, server: Served) -> tuple[Choices | None, list[Question]]:
+    """Return the questions, with lm-eval's side of them; a task of this package's needs none."""
+    from cachewitness.parity.likelihood.questions import questions
+    from cachewitness.parity.scores.tasks import Task
+
+    if isinstance(task, Task):
+        return None, questions(task, server.tokens)
+    from cachewitness.parity.likelihood.choices import Choices
+
+    choices = Choices(task, server)
+    return choices, choices.questions()
+
+
 def _second(options: dict[str, Any], key: str, option: str, model: str) -> Served | None:
     """Return the second server that the user named under an option, None without it."""
     from cachewitness.parity.likelihood.asking import Served
@@ -265,12 +289,11 @@ def _second(options: dict[str, Any], key: str, option: str, model: str) -> Serve
     return Served.at(url, model, option, options["timeout"]) if url else None
 
 
-def _check_tokens(question: Question, task: Task, other: Served) -> None:
+def _check_tokens(question: Question, other: Served) -> None:
     """Raise UsageError if the other server has other tokens."""
     from cachewitness._util.errors import UsageError
-    from cachewitness.parity.likelihood.questions import text_of
 
-    if other.tokens(text_of(task, question)) != question.tokens:
+    if other.tokens(question.prompt) != question.tokens:
         raise UsageError("--against: that server makes other tokens of a prompt: another model")
 
 
@@ -296,12 +319,19 @@ def _plan(options: dict[str, Any]) -> Plan:
 
 def _requests(asked: list[Question], plan: Plan, arms: list[str]) -> int:
     """Return how many requests are counted."""
-    noise = min(plan.noise, plan.positions - 1)
-    control = len({question.prefix for question in asked}) if noise else 0
-    return len(asked) * (1 + noise + plan.positions * len(arms)) + control
+    control = len({question.prefix for question in asked}) if plan.noise else 0
+    total = control
+    for question in asked:
+        given = len(question.nodes(plan.positions))
+        positions = given or plan.positions
+        noise = min(plan.noise, given or plan.positions - 1)
+        total += (given or 1) + noise + positions * len(arms)
+    return total
 
 
-def _settings(options: dict[str, Any], task: Task, way: str, plan: Plan) -> dict[str, Any]:
+def _settings(
+    options: dict[str, Any], task: Task | NamedTask, way: str, plan: Plan
+) -> dict[str, Any]:
     """Return what the measurement depends on, by which its folder is named."""
     return {
         "likelihood": True,

@@ -82,8 +82,20 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option(
     "--task",
-    type=click.Choice(["problems", "gsm8k"]),
-    help="The questions to ask; default: problems, or gsm8k if --gsm8k is given.",
+    metavar="NAME",
+    help=(
+        "The questions to ask: problems, gsm8k, or a task of lm-eval by its name; default:"
+        " problems, or gsm8k if --gsm8k is given."
+    ),
+)
+@click.option(
+    "--data",
+    type=_FILE,
+    metavar="DIR",
+    help=(
+        "A folder with the documents of lm-eval's task (test.jsonl, train.parquet, …), or with its"
+        " definition as well (NAME.yaml); default: from where lm-eval has them, the hub."
+    ),
 )
 @click.option(
     "--gsm8k", metavar="FILE|hub", help="gsm8k's questions: a file of JSON lines, or `hub`."
@@ -99,7 +111,7 @@ _FILE = click.Path(path_type=Path)
     type=click.IntRange(min=0),
     default=5,
     show_default=True,
-    help="The number of examples in front of gsm8k's questions.",
+    help="The number of examples in front of the questions of gsm8k, or of lm-eval's task.",
 )
 @click.option(
     "--shots-from",

@@ -158,6 +158,15 @@ def describe_cause(cause: str) -> str:
     return "it " + "; it ".join(MEANINGS[name] for name in cause.split("+"))
 
 
+def as_configured(trace: Trace) -> Trace:
+    """Return a trace without what its configuration has it avoid, which is no option of an
+    engine.
+    """
+    options = dict(trace.header.options)
+    asked = str(options.pop(AVOID, ""))
+    return avoiding(Trace(replace(trace.header, options=options), trace.ops), asked)
+
+
 def avoiding(trace: Trace, asked: str) -> Trace:
     """Return a trace without what an `avoid` option names.
 

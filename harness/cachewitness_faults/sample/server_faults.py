@@ -205,6 +205,39 @@ def _lost(engine: Any) -> None:
 
 
 @mutant(
+    name="longest-prompt-a-block-short",
+    mirrors="vllm#40384",
+    anomaly="answer-missing",
+    group="O",
+    **_SAMPLE,
+)
+def _short_of_a_block(engine: Any) -> None:
+    """The longest prompt counts a page that is not there, as a placeholder's of which nobody says
+    that it is one.
+    """
+    engine.server.cache.free.pop()
+
+
+@mutant(
+    name="longest-prompt-is-one-too-long",
+    mirrors="vllm-project/vllm (a prompt as long as the limit, `>=` where `>` is meant)",
+    anomaly="answer-missing",
+    group="O",
+    **_SAMPLE,
+)
+def _one_too_long(engine: Any) -> None:
+    """A prompt is refused that is just as long as the longest."""
+
+    def submit(original: Any, op: Any) -> None:
+        original(op)
+        server = engine.server
+        if len(op.tokens) >= server.longest:
+            server.ended.append(server.waiting.pop().answer("refused"))
+
+    wrap(engine.server, "submit", submit)
+
+
+@mutant(
     name="pad-rows-move-states",
     mirrors="sglang#30974",
     anomaly="baseline-differs",

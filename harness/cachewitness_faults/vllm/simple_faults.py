@@ -443,4 +443,38 @@ SIMPLE = (
             " passed it."
         ),
     ),
+    edited(
+        Edit(
+            SINGLE,
+            "MambaManager",
+            "pop_blocks_for_free",
+            "self._num_retired_blocks.pop(request_id, None)",
+            "pass",
+        ),
+        name="vllm-place-of-a-state-outlives-a-preemption",
+        what="A preempted request keeps the place up to which its states were given back.",
+        mirrors="vllm-project/vllm (last_state_block_idx of a request that was preempted)",
+        anomaly="late-release",
+        checker="timely-release",
+        group="D",
+        level="scheduler",
+    ),
+    edited(
+        Edit(
+            SINGLE,
+            "SlidingWindowManager",
+            "reachable_block_mask",
+            "aligned = boundary_tokens // alignment_tokens * alignment_tokens",
+            "aligned = boundary_tokens // block_size * block_size",
+        ),
+        name="vllm-window-kept-on-its-own-grid",
+        what=(
+            "The window that is kept for a replay ends at a block of its own group, where no hit"
+            " ends."
+        ),
+        mirrors="vllm-project/vllm#53504 (the mask of windows whose blocks are finer than hits)",
+        anomaly="lost-replay-boundary",
+        checker="replay-boundary-retained",
+        group="N",
+    ),
 )

@@ -41,7 +41,7 @@ from suites.support.sampled import chosen
 
 CONFIGURATION = sample.configurations()[0]
 TRACE = write(CONFIGURATION.shape("answers"), "cancelled", 0)
-OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]
+OF_ANSWERS = [replace(suite, ceiling=False) for suite in SUITES if suite.level == "answers"]
 Say = Callable[[Answer], Any]
 
 

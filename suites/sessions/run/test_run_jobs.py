@@ -54,7 +54,9 @@ ENGINES = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine", chosen(list(ENGINES), "clean", "faulty, in a process of its own")
+)
 def test_a_run_does_not_depend_on_the_number_of_processes(engine: str) -> None:
     """Failures with their shrunk traces, tallies, what was left out and what had nothing to
     judge, in the same order.

@@ -24,7 +24,9 @@ from cachewitness.core.trace_format import Finish, Op, Step, Submit, Trace, Trac
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.parity.answers.compare import answered as judged
 from cachewitness.parity.answers.compare import runs
+from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.systems.llama_cpp.completion import Completion, ServerFailed
 from cachewitness.systems.llama_cpp.kind import (
     ALL,
@@ -35,6 +37,7 @@ from cachewitness.systems.llama_cpp.kind import (
     configurations,
 )
 from cachewitness.systems.llama_cpp.settings import CONTEXT, settings_of
+from cachewitness.workloads.answer_longest import in_turn
 from cachewitness.workloads.answer_stories import write
 from suites.support.completion_server import answering
 
@@ -297,6 +300,24 @@ def test_an_edited_end_says_why_nothing_is_reused(model: str, hits: int) -> None
     reason = "nothing restored: no checkpoint lies where the prompt parts, or in front"
     assert (result.findings, result.activity.hits) == ([], hits)
     assert tally.excused.get(reason, 0) == 2 - hits
+
+
+@installed
+@pytest.mark.parametrize("model", ["qwen3-next", ATTENTION])
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_prompt_as_long_as_the_context_is_answered(model: str, more: int) -> None:
+    """As long as a slot says, with room for an answer. The fault: the engine says a token more."""
+    spec = parse(f"llama-cpp:model={model}")
+    configuration = configurations()[0]
+    trace = next(ceiling(spec, configuration, "answers", 0))
+    opened = spec.open(trace.header)
+    own = opened.describe()
+    most = own.rules.max_prompt + more
+    own = replace(own, rules=replace(own.rules, max_prompt=most))
+    opened.describe = lambda: own  # type: ignore[method-assign]
+    asked = in_turn(configuration.shape("answers"), most, trace.header.pages, 0)
+    found = judged(asked, opened, spec).findings
+    assert {finding.anomaly for finding in found} == ({"answer-missing"} if more else set())
 
 
 @installed

@@ -418,6 +418,23 @@ def test_the_log_says_why_nothing_was_restored(
     assert checkpoints.why("a") == "its slot has nothing that the prompt begins with"
 
 
+def test_a_request_that_is_refused_leaves_its_slot_as_it_was() -> None:
+    """It is given a slot, and leaves it before anything of it is computed."""
+    lines = "\n".join(
+        [slot("processing task"), slot("stop processing: n_tokens = 75, truncated = 0")]
+    ).replace("id  0", "id  1")
+    refused = f"\n\tdry_allowed_length = {FIRST + 3}\n{lines}\n\tdry_allowed_length = {FIRST + 2}\n"
+    checkpoints = Checkpoints()
+    for r, prompt in {"a": A, "x": [90] * 66, "b": B, "too long": B * 9}.items():
+        checkpoints.number(r, prompt)
+    checkpoints.follow(
+        edited(
+            *FROM_NOTHING, (r"\n(.*id  1 \| task 17 \| processing)", refused + r"\1")
+        ).splitlines()
+    )
+    assert "too long" in checkpoints.over and checkpoints.unused("b") == LEFT
+
+
 def test_without_states_the_cells_of_a_slot_are_enough() -> None:
     """A model of attention alone needs no checkpoint, so cells that are not used are left."""
     unused = of_a_log(*FROM_NOTHING, keeps="full").unused("b")

@@ -15,13 +15,16 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.driving import judge
 from cachewitness.core.events import Answer, Answering, Finished, Header, Rules, Submitted
-from cachewitness.core.trace_format import Level, Trace
+from cachewitness.core.trace_format import Level, Submit, Trace, length_of
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.report.summary import Report
+from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.openai_server import engine as openai_engine
+from cachewitness.systems.openai_server.address import Address
+from cachewitness.systems.openai_server.cold_requests import longest_prompt
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import write
 from cachewitness.workloads.avoided import without_company, without_continuations
@@ -87,6 +90,44 @@ def test_a_server_without_salts_is_asked_cold_by_its_own_switch_and_other_texts_
         reports = [whole_run(spec, "siblings", "tenants", "replays") for _ in range(2)]
     assert [report.exit_code for report in reports] == [0, 0]
     assert [left.what for left in reports[1].not_run] == ["answers: salt in traces"]
+
+
+@pytest.mark.parametrize(("takes", "found"), [(38, ["answer-missing"]), (39, []), (0, [])])
+def test_prompts_as_long_as_a_server_says_are_answered(takes: int, found: list[str]) -> None:
+    """A server may take more than it says, and no token less."""
+    with Double(lists={"max_model_len": 40}, takes=takes).serving() as double:
+        spec = spec_of(double)
+        trace = next(ceiling(spec, spec.configurations[0], "answers", 0))
+        assert [length_of(op.prompt) for op in trace.ops if isinstance(op, Submit)][:3] == [
+            39,
+            38,
+            40,
+        ]
+        result = runs(trace, spec)
+    assert [finding.anomaly for finding in result.findings][:1] == found
+
+
+@pytest.mark.parametrize(
+    ("lists", "longest"),
+    [
+        ({"max_model_len": 40}, 39),
+        ({"meta": {"n_ctx": 512, "n_ctx_train": 9999}}, 511),
+        ({"owned_by": "sglang", "max_model_len": 40}, 33),
+        ({"meta": None, "max_model_len": None}, 0),
+        ({"max_model_len": "many"}, 0),
+        ({}, 0),
+    ],
+)
+def test_how_long_a_prompt_may_be_is_read_where_a_server_says_it(
+    lists: dict[str, Any], longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM, llama.cpp and SGLang, each in its own words; others do not say."""
+    listed = {
+        "/v1/models": {"data": [{"id": "toy", **lists}]},
+        "/server_info": {"max_req_input_len": 34},
+    }
+    monkeypatch.setattr(Address, "ask", lambda self, path, seconds: listed[path])
+    assert longest_prompt(Address("http://here"), "toy") == longest
 
 
 def test_a_second_server_without_a_cache_makes_answers_cold() -> None:

@@ -22,6 +22,7 @@ from cachewitness.core.validate import load_trace
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
+from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.systems.openvino_genai.kind import MODELS, configurations, further
 from cachewitness.systems.openvino_genai.settings import KV_BLOCK, multiplier_of, settings_of
 from cachewitness.workloads.answer_stories import write
@@ -164,6 +165,30 @@ def test_a_cache_that_forgets_at_once_owes_something_to_who_asks_again(
 
     monkeypatch.setattr(pipeline.genai, "ContinuousBatchingPipeline", without_a_cache)
     assert [finding.anomaly for finding in runs(trace, spec).findings] == ["lost-repeat"]
+
+
+@installed
+@pytest.mark.parametrize("model", ["llama", "lfm2"])
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_a_prompt_of_all_blocks_is_answered(
+    model: str, fewer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault: the pipeline has a KV block less than it was given."""
+    from cachewitness.systems.openvino_genai import pipeline
+
+    build = pipeline.genai.ContinuousBatchingPipeline
+
+    def opened(model: str, config: Any, *more: Any) -> Any:
+        config.num_kv_blocks -= fewer
+        built = build(model, config, *more)
+        config.num_kv_blocks += fewer
+        return built
+
+    monkeypatch.setattr(pipeline.genai, "ContinuousBatchingPipeline", opened)
+    spec = parse(f"openvino-genai:model={model}")
+    trace = next(ceiling(spec, configurations()[0], "answers", 0))
+    found = runs(trace, spec).findings
+    assert {finding.anomaly for finding in found} == ({"answer-missing"} if fewer else set())
 
 
 @pytest.mark.parametrize("name", [*FINDINGS, RACE])

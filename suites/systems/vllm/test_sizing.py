@@ -6,20 +6,30 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import described, drive
-from cachewitness.core.trace_format import GroupSpec, Level, Op, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    GroupSpec,
+    Layout,
+    Level,
+    Submit,
+    Trace,
+    TraceHeader,
+    length_of,
+)
 from cachewitness.engines import policy as policies
-from cachewitness.engines.registry import parse
+from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.engines.source_patch import Patches
 from cachewitness.plan.layout_file import text_of
+from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.systems.vllm.declared import read_options
 from cachewitness.systems.vllm.reference.plan import Request, plan
 from cachewitness.systems.vllm.sizing import ENOUGH, PAGES, Sized, size
@@ -34,6 +44,22 @@ MODELS = layouts.models()
 ONE_GROUP = {"glm-5.1": 78 + 78, "glm-5.2": 78 + 21}
 """Models of which the layout has two groups on purpose, where vLLM makes one of so many layers
 (their files say why)."""
+CONFIGURED = {
+    entry["model"]: entry["fields"]
+    for entry in tomllib.loads((fixtures() / "published_configs.toml").read_text())["config"]
+}
+STANDS_FOR = {"qwen4_exp_text": {"model_type": "qwen3_next", "full_attention_interval": 4}}
+"""Configurations without a layout whose attention and states are another type's: Qwen3.8-Flash-Next
+without the keys of its indexer."""
+NOT_SIZED = {
+    "Phi-4-mini-flash": "no release of vLLM since 0.10.2 has its rule",
+    "DeepSeek-V4-Flash": "its layout is one of the models",
+    "Kimi K3": "which of its layers have a state is not worked out",
+    "Mamba-Codestral-7B": "vLLM caches no prefix of a model without attention",
+}
+CAPACITY = [*MODELS, *(name for name in CONFIGURED if name not in NOT_SIZED)]
+EXACT = ("qwen3.5-0.8b", "glm-5.1", "Qwen3.8-Flash-Next")
+"""Some that use every block which their check counts; of a window it counts more than is used."""
 MEBIBYTES = 40 << 10
 CHECKPOINTS_SINCE = (0, 33)
 """Before, the prefill kernel's grid of checkpoints does not raise the block."""
@@ -60,6 +86,14 @@ def sized_from(path: Path, memory: str = PAGES, **options: Any) -> Sized:
     )
     source = load(SOURCE)
     return size(source, header, read_options(header, source), None, memory)
+
+
+def configured(folder: Path, fields: dict[str, Any]) -> Layout:
+    """Return the layout of a configuration, under the name of a file of it."""
+    path = folder / "mine.toml"
+    stands_for = STANDS_FOR.get(fields["model_type"], {})
+    path.write_text(text_of(written(folder, fields | stands_for)))
+    return msgspec.structs.replace(layouts.load(path), name=str(path))
 
 
 def _plain(groups: list[GroupSpec]) -> list[tuple[str, int, int, int, int]]:
@@ -201,36 +235,59 @@ def test_traces_run_on_what_came_out(name: str, level: Level) -> None:
     assert result.history.header.pools[0].pages == trace.header.pages
 
 
-@pytest.fixture(params=["as it is", "null block counted"])
-def counts_null_block(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Yield whether vLLM's check of the longest request counts the null block as room."""
-    patches = Patches()
-    if counts := request.param != "as it is":
-        patches.text(
-            "v1.core.kv_cache_planning",
-            "",
-            "get_kv_cache_configs",
-            "avail_mem - _pool_bytes_per_block_from_builder(builder, vllm_config, groups)"
-            " if groups",
-            "avail_mem if groups",
-        )
-    yield counts
-    patches.undo()
-
-
-@pytest.mark.parametrize("name", [pytest.param("qwen3.5-0.8b", marks=REAL)])
-def test_the_longest_prompt_that_vllm_accepts_for_a_pool_runs_to_its_end(
-    name: str, counts_null_block: bool
-) -> None:
-    """Its own check at the start says how long that is; it leaves out the block that its pool sets
-    aside.
+def longest(spec: EngineSpec, name: str, drafts: int, folder: Path) -> tuple[Trace, int]:
+    """Return prompts of a token less than a configuration's longest, of that length and of one
+    more, for the smallest pool whose start-up check accepts it, and the length.
     """
+    layout = layouts.load(name) if name in MODELS else configured(folder, CONFIGURED[name])
+    options = {"retention_interval": 0, "num_speculative_tokens": drafts}
+    trace = next(ceiling(spec, Configuration(layout, options), "scheduler", 0))
+    return trace, described(spec.open(trace.header), trace.header).rules.max_prompt
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=REAL) for name in CAPACITY])
+def test_the_longest_prompt_that_vllm_accepts_for_a_pool_runs_to_its_end(
+    name: str, drafts: int, tmp_path: Path
+) -> None:
+    """Its own check at the start says how long that is."""
     spec = parse(f"vllm:source={SOURCE},sized=pages")
-    header = TraceHeader(
-        "longest", layouts.load(name), 10, level="scheduler", options={"retention_interval": 0}
+    trace, most = longest(spec, name, drafts, tmp_path)
+    asked = {length_of(op.prompt) - most for op in trace.ops if isinstance(op, Submit)}
+    assert asked == {-1, 0, 1}
+    assert [finding.sentence for finding in drive(trace, spec.open(trace.header)).findings] == []
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=REAL) for name in EXACT])
+def test_a_check_that_counts_the_block_which_the_pool_sets_aside_is_found(
+    name: str, drafts: int, tmp_path: Path
+) -> None:
+    spec = parse(f"vllm:source={SOURCE},sized=pages")
+    patches = Patches()
+    patches.text(
+        "v1.core.kv_cache_planning",
+        "",
+        "get_kv_cache_configs",
+        "avail_mem - _pool_bytes_per_block_from_builder(builder, vllm_config, groups) if groups",
+        "avail_mem if groups",
     )
-    most = described(spec.open(header), header).rules.max_prompt
-    ops: list[Op] = [Submit("a", f"A:{most}"), *[Step()] * 8]
-    findings = drive(Trace(header, ops), spec.open(header)).findings
-    assert most > 500
-    assert [finding.anomaly for finding in findings] == ["no-progress"] * counts_null_block
+    try:
+        trace, _ = longest(spec, name, drafts, tmp_path)
+        findings = drive(trace, spec.open(trace.header)).findings
+    finally:
+        patches.undo()
+    assert {finding.anomaly for finding in findings} == {"no-progress"}
+
+
+def test_every_configuration_has_a_test_of_what_it_promises_or_a_reason_why_not(
+    tmp_path: Path,
+) -> None:
+    """Neither list names a configuration that has become one of the other."""
+    refused = set()
+    for name, fields in CONFIGURED.items():
+        try:
+            configured(tmp_path, fields)
+        except UsageError:
+            refused.add(name)
+    assert refused == set(NOT_SIZED)

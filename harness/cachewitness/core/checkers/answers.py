@@ -32,6 +32,8 @@ UNLIKE = "baseline-differs"
 BATCH, AGAIN = "batch", "again"
 """The causes of a baseline that is not like itself: beside others, and when it is asked again."""
 LOST = "lost-repeat"
+TOO_LONG = "max_prompt, which a prompt exceeds that is answered alone"
+"""Why a request is refused lawfully that a fresh engine takes."""
 
 BY_CHANCE = 4
 """So many tokens a prompt may share by chance with what other traces left, where they are kept
@@ -127,6 +129,8 @@ class AnswersAgree(Checker):
         self._unlike = False
         """Whether the baseline is not like itself, so that nothing is compared with it."""
         self._engine_aborts = False
+        self._most = 0
+        """The longest prompt that the engine says that it takes; 0: it does not say."""
         self._under_way: set[str] = set()
         self._crowded: set[str] = set()
         """Requests beside which another one was under way."""
@@ -144,6 +148,7 @@ class AnswersAgree(Checker):
 
     def not_applicable(self, header: Header) -> str:
         self._engine_aborts = header.rules.engine_aborts
+        self._most = header.rules.max_prompt
         self._by_chance = (
             BY_CHANCE if header.rules.answering and header.rules.answering.texts else 0
         )
@@ -239,15 +244,8 @@ class AnswersAgree(Checker):
         answer = self._answers.get(event.r)
         if answer is None:
             return [self._missing(event.r, "none comes", "finished without an answer")]
-        for_room = self._engine_aborts and event.r in self._crowded
-        if answer.ended == "refused" and not for_room and event.r not in self._excused:
-            return [
-                self._missing(
-                    event.r,
-                    "the engine gives it up, which it answers alone in a pool of that size",
-                    "was aborted by the engine, which answers it alone",
-                )
-            ]
+        if answer.ended == "refused":
+            return self._given_up(event.r)
         if answer.ended == "cancelled":
             return [
                 self._missing(
@@ -296,6 +294,41 @@ class AnswersAgree(Checker):
         length = len(self._requests[answer.r].tokens)
         owed = 0 < self._repeats <= length and self._alone_to_its_end(answer)
         return owed and answer.restored == 0 and not answer.why and not answer.unused
+
+    def _given_up(self, r: str) -> Found:
+        """Judge a request that the engine refused, or ended for want of room, by how long it says
+        that a prompt may be; where it does not say, by what a fresh engine does.
+        """
+        request = self._requests[r]
+        prompt = len(request.tokens)
+        alone = r not in self._excused
+        if 0 < self._most < prompt:
+            # A token more is what suites try on purpose, so that it says nothing of the limit.
+            if alone and prompt > self._most + 1:
+                self.excused[TOO_LONG] += 1
+            return None
+        if self._engine_aborts and r in self._crowded:
+            return None
+        # The last token that is generated need not be kept.
+        if prompt + request.generate <= self._most + 1:
+            most = count(self._most, "token")
+            return [
+                self._missing(
+                    r,
+                    f"the engine, which says that it takes prompts of up to {most}, gives it up",
+                    f"was aborted by the engine; its prompt of {count(prompt, 'token')} is no"
+                    f" longer than the {most} that it says that it takes",
+                )
+            ]
+        if not alone:
+            return None
+        return [
+            self._missing(
+                r,
+                "the engine gives it up, which it answers alone in a pool of that size",
+                "was aborted by the engine, which answers it alone",
+            )
+        ]
 
     def _alone_to_its_end(self, answer: Answer) -> bool:
         """Whether nobody else was under way, for whom the engine may have needed its room."""

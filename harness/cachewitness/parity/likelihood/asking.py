@@ -13,6 +13,7 @@ a cached arm: vLLM computes the whole prompt anew for them, so a damaged cache p
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,6 +79,12 @@ class Served:
                 " /tokenize of vLLM's server and of llama.cpp's gives them"
             ) from None
 
+    def send(self, body: Mapping[str, Any], what: str) -> Any:
+        """Send a request as it is, and return the body of its answer. Raises BackendError if none
+        comes.
+        """
+        return self._post("/v1/completions", body, what)
+
     def ask(self, prompt: list[int], tokens: int, what: str, **fields: Any) -> Answered:
         """Return the likeliest tokens behind a prompt. Raises BackendError if none come, or more
         than were asked for, UsageError if they cannot be read.
@@ -92,7 +99,7 @@ class Served:
             "ignore_eos": True,
             **fields,
         }
-        found = self._post("/v1/completions", body, what)
+        found = self.send(body, what)
         answer = answered(found, zero_left_out=self.zero_left_out)
         if not 1 <= len(answer.steps) <= tokens:
             count = len(answer.steps)

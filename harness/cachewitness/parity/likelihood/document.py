@@ -93,9 +93,76 @@ class ArmEntry(msgspec.Struct, frozen=True, kw_only=True):
     questions: list[Asked] = []
 
 
+class OwnWay(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of lm-eval's own request for a likelihood, sent twice: how many of its tokens the
+    second one restored (−1: not counted), and why lm-eval cannot read the answer; empty if it can.
+    """
+
+    tokens: int
+    restored: int
+    unread: str
+
+    @property
+    def hits(self) -> bool:
+        """Return whether it reads the cache, and lm-eval the answer."""
+        return self.restored > 0 and not self.unread
+
+    @property
+    def line(self) -> str:
+        """Return it as a sentence."""
+        how = f"it has the whole text echoed (`echo`, {self.tokens:,} tokens)"
+        if self.unread:
+            return f"{how}; this server's answer has no such likelihood: {self.unread}"
+        if self.hits:
+            return f"{how}; asked twice, this server restored {self.restored:,}"
+        return f"{how}; asked twice, this server restored none, so a damaged cache would pass"
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric of the task over `docs` documents, all of whose tokens were compared: its mean cold
+    and in an arm, and how many documents have another value there.
+    """
+
+    arm: str
+    name: str
+    docs: int
+    cold: float
+    there: float
+    changed: int
+
+
+class LmEval(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task of lm-eval's adds: what came of its own way to ask (None: it asks for answers),
+    the traps that a run of its own would be in, and its metrics.
+
+    Of `partial` questions not all places were compared, so their documents are not scored; the
+    longest has `places` of them.
+    """
+
+    own_way: OwnWay | None
+    traps: list[str]
+    metrics: list[Metric] = []
+    partial: int = 0
+    places: int = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the metrics as sentences."""
+        left_out = (
+            f"{self.partial} questions are not scored: their answers have more places than"
+            f" --positions compares; {self.places} are all"
+        )
+        return [left_out] * bool(self.partial) + [
+            f"{one.name} of {one.docs} documents: {one.cold:.4g} cold, {one.there:.4g} in arm"
+            f" {one.arm}; {one.changed} of them changed"
+            for one in self.metrics
+        ]
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A whole comparison. `against` is the other server, empty if a cache was compared; `control`
-    what another prefix moves, None if nothing of it counts.
+    what another prefix moves, None if nothing of it counts; `lm_eval` None unless a task of
+    lm-eval's was asked.
     """
 
     server: str
@@ -111,6 +178,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     arms: list[ArmEntry]
     judged: list[Judged]
     control: Control | None = None
+    lm_eval: LmEval | None = None
     format: str = FORMAT
     version: int = VERSION
 

@@ -1,10 +1,14 @@
 """Asks all arms, and keeps of every position what the server answered and what it restored.
 
-* `off`: one cold request of some tokens. Its own tokens are what all others continue.
+* `off`: one cold request of some tokens. Its own tokens are what all others continue. Where the
+  question gives continuations, one cold request at each place in them, with a bias on the token
+  that follows there, so that its logarithm is among those that come (they are of the
+  probabilities before the bias).
 * `noise`: at a few positions the very requests of the cached arms, asked cold. Their batches are
   cut otherwise than those of `off` (the continuation is computed with the prompt, not token by
   token), which is what a sound hit does as well. The same cold request twice would measure nothing:
-  two of them are equal to the bit.
+  two of them are equal to the bit. At a given place it is the other way round: the prompt without
+  its last token, which a bias then makes the first answer.
 * `foreign`: of each prefix one question, cold, behind the text of another prefix: what a cache that
   restores somebody else's prompt would answer. If that moves nothing beyond the noise, the run
   could not have found such a cache.
@@ -20,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import BackendError
@@ -32,6 +36,8 @@ OFF, NOISE, FOREIGN, HIT, REPLAY, AGAINST = "off", "noise", "foreign", "hit", "r
 ARMS = (HIT, REPLAY)
 COLD = (OFF, NOISE, FOREIGN)
 """What is asked cold; it is compared with, and not judged."""
+BIAS = 100
+"""What is added to the logit of a token that is to be answered: the most that servers take."""
 Why = Literal[
     "",
     "restored nothing",
@@ -66,13 +72,15 @@ class Kept(Step, frozen=True, kw_only=True):
 
 @dataclass
 class Measured:
-    """What the arms answered, by place, and the seconds of each. `warm`: of so many questions the
-    cold request restored something, or did not say, so they are not compared. `broken_off`: why a
-    server answered no further; empty if all was asked.
+    """What the arms answered, by place, and the seconds of each. `paths`: the tokens behind the
+    prompt at each position of a question. `warm`: of so many questions the cold request restored
+    something, or did not say, so they are not compared. `broken_off`: why a server answered no
+    further; empty if all was asked.
     """
 
     questions: Sequence[Question]
     cold: dict[int, list[Step]] = field(default_factory=dict)
+    paths: dict[int, list[list[int]]] = field(default_factory=dict)
     warm: int = 0
     arms: dict[str, dict[Place, Kept]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -89,13 +97,15 @@ class Plan:
     noise: int = 2
     min_share: float = 0.5
 
-    def noisy(self, index: int, length: int) -> list[int]:
-        """Return the positions of one question at which noise is measured: never the first, where
-        the request would be the cold one itself; over all questions each position as often.
+    def noisy(self, index: int, length: int, *, given: bool = False) -> list[int]:
+        """Return the positions of one question at which noise is measured: never the first unless
+        it is given, where the request would be the cold one itself; over all questions each
+        position as often.
         """
-        places = length - 1
+        first = 0 if given else 1
+        places = length - first
         count = min(self.noise, places)
-        return sorted({1 + (index + turn * places // count) % places for turn in range(count)})
+        return sorted({first + (index + turn * places // count) % places for turn in range(count)})
 
 
 class Asker:
@@ -145,26 +155,66 @@ class Asker:
         return found
 
     def _off(self, found: Measured) -> None:
-        self._listener.begins(OFF, len(found.questions))
+        positions = self._plan.positions
+        nodes = [question.nodes(positions) for question in found.questions]
+        self._listener.begins(OFF, sum(max(1, len(some)) for some in nodes))
         for index, question in enumerate(found.questions):
-            answer = self._asked_cold(question.tokens, self._plan.positions, index)
-            if answer.restored != 0:
+            if question.given:
+                asked = self._given(question, index, nodes[index])
+            else:
+                answer = self._asked_cold(question.tokens, positions, index)
+                asked = [
+                    (answer, [step.token for step in answer.steps[:at]], step)
+                    for at, step in enumerate(answer.steps)
+                ]
+            if any(answer.restored for answer, _, _ in asked):
                 found.warm += 1
-            elif len(answer.steps) < 2:
+            elif len(asked) < 2 and not question.given:
                 raise UsageError(f"{self._cold.url} ends an answer at its first token")
             else:
-                found.cold[index] = answer.steps
+                found.paths[index] = [path for _, path, _ in asked]
+                found.cold[index] = [step for _, _, step in asked]
+
+    def _given(
+        self, question: Question, index: int, nodes: Sequence[tuple[list[int], list[int]]]
+    ) -> list[tuple[Answered, list[int], Step]]:
+        """Ask at the places of given continuations, at each again for a token that is not among
+        the best ones.
+        """
+        asked = []
+        for path, after in nodes:
+            missing = after
+            while missing:
+                prompt = question.tokens + path
+                answer = self._asked_cold(prompt, 1, index, **_biased(missing[0]))
+                step = answer.steps[0]
+                _check_biased(self._cold, step, missing[0])
+                asked.append((answer, path, Step(missing[0], step.best)))
+                missing = [token for token in missing if token not in step.best]
+        return asked
 
     def _noise(self, found: Measured) -> None:
         places = [
             (index, position)
             for index, steps in found.cold.items()
             if self._plan.noise
-            for position in self._plan.noisy(index, len(steps))
+            for position in self._plan.noisy(
+                index, len(steps), given=bool(found.questions[index].given)
+            )
         ]
         self._listener.begins(NOISE, len(places))
         for place in places:
-            found.arms[NOISE][place] = self._kept_cold(_continued(found, place), place)
+            found.arms[NOISE][place] = self._again(found, place)
+
+    def _again(self, found: Measured, place: Place) -> Kept:
+        """Ask cold, in other batches than those of the cold run."""
+        prompt = _continued(found, place)
+        if not found.questions[place[0]].given:
+            return self._kept_cold(prompt, place)
+        answer = self._asked_cold(prompt[:-1], 2, place[0], **_biased(prompt[-1]))
+        if [step.token for step in answer.steps[:1]] != prompt[-1:] or len(answer.steps) < 2:
+            raise UsageError(f"{self._cold.url} does not heed `logit_bias`")
+        return _kept(answer, "restored when cold" if answer.restored else "")
 
     def _foreign(self, found: Measured) -> None:
         first: dict[str, Place] = {}
@@ -176,13 +226,13 @@ class Asker:
             other = found.questions[index]
             own = _continued(found, place)[found.questions[place[0]].shared :]
             prompt = other.tokens[: other.shared] + own
-            found.arms[FOREIGN][place] = self._kept_cold(prompt, place)
+            found.arms[FOREIGN][place] = self._kept_cold(prompt, place, **_bias(found, place))
 
     def _hit(self, found: Measured) -> None:
         self._listener.begins(HIT, sum(map(len, found.cold.values())))
         for prefix in dict.fromkeys(question.prefix for question in found.questions):
             members = [index for index in found.cold if found.questions[index].prefix == prefix]
-            for position in range(self._plan.positions):
+            for position in range(max((len(found.cold[index]) for index in members), default=0)):
                 self._hits(found, [(index, position) for index in members])
 
     def _hits(self, found: Measured, places: Sequence[Place]) -> None:
@@ -222,12 +272,13 @@ class Asker:
                 answer = self._asked(self._other, found, (index, position))
                 found.arms[AGAINST][index, position] = _kept(answer, "")
 
-    def _kept_cold(self, prompt: list[int], place: Place) -> Kept:
-        answer = self._asked_cold(prompt, 1, place[0])
+    def _kept_cold(self, prompt: list[int], place: Place, **fields: Any) -> Kept:
+        answer = self._asked_cold(prompt, 1, place[0], **fields)
         return _kept(answer, "restored when cold" if answer.restored else "")
 
-    def _asked_cold(self, prompt: list[int], tokens: int, index: int) -> Answered:
-        answer = self._cold.ask(prompt, tokens, f"question {index}", **self._manner.cold())
+    def _asked_cold(self, prompt: list[int], tokens: int, index: int, **fields: Any) -> Answered:
+        fields |= self._manner.cold()
+        answer = self._cold.ask(prompt, tokens, f"question {index}", **fields)
         self._listener.asked()
         for step in answer.steps:
             if not step.best:
@@ -236,16 +287,38 @@ class Asker:
                 )
         return answer
 
-    def _asked(self, server: Served, found: Measured, place: Place, **fields: str) -> Answered:
+    def _asked(self, server: Served, found: Measured, place: Place, **fields: Any) -> Answered:
+        fields |= _bias(found, place)
         answer = server.ask(_continued(found, place), 1, f"question {place[0]}", **fields)
         self._listener.asked()
         return answer
 
 
 def _continued(found: Measured, place: Place) -> list[int]:
-    """Return a prompt with what the cold run answered in front of a position."""
+    """Return a prompt with what the cold run answered, or the question gives, in front of a
+    position.
+    """
     index, position = place
-    return found.questions[index].tokens + [step.token for step in found.cold[index][:position]]
+    return found.questions[index].tokens + found.paths[index][position]
+
+
+def _bias(found: Measured, place: Place) -> dict[str, Any]:
+    """Return what a request has beside its prompt so that a given token's logarithm comes."""
+    index, position = place
+    given = found.questions[index].given
+    return _biased(found.cold[index][position].token) if given else {}
+
+
+def _biased(token: int) -> dict[str, Any]:
+    return {"logit_bias": {str(token): BIAS}}
+
+
+def _check_biased(server: Served, step: Step, token: int) -> None:
+    if token not in step.best:
+        raise UsageError(
+            f"{server.url} does not say how likely token {token} is, although `logit_bias` asked"
+            " for it; the task's likelihoods cannot be had there"
+        )
 
 
 def _bounded(answer: Answered, least: float, most: int, length: int) -> Why:
@@ -262,6 +335,6 @@ def _bounded(answer: Answered, least: float, most: int, length: int) -> Why:
 
 
 def _kept(answer: Answered, why: Why) -> Kept:
-    step = answer.steps[0]
+    step = answer.steps[-1]
     why = why or ("" if step.best else "no logarithm")
     return Kept(step.token, step.best, restored=answer.restored, why=why)

@@ -2,7 +2,8 @@
 
 The problems of the fixture bring eight contexts. gsm8k has no prefix of its own, so its first rows
 become the examples of `PREFIXES` prefixes, each with examples of its own: a prefix is what varies
-independently, and with one prefix nothing could be significant.
+independently, and with one prefix nothing could be significant. Tasks of lm-eval get theirs alike
+(`cachewitness.parity.scores.named_task`), and may give what is to follow a prompt.
 """
 
 from __future__ import annotations
@@ -24,16 +25,33 @@ EXAMPLE = "Question: {question}\nAnswer: {answer}\n\n"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question: its row, the prefix that it shares and how many tokens that has, all its tokens,
-    and how many of them some other question begins with as well.
+    """A question: its row, what is shown of it, the prefix that it shares and how many tokens that
+    has, its whole prompt as text and as tokens, and how many of these some other question begins
+    with as well.
+
+    `given` are continuations as tokens, one of which the task calls right; without any, what the
+    model itself answers is compared.
     """
 
     row: int
     text: str
     prefix: str
     shared: int
+    prompt: str
     tokens: list[int]
     common: int
+    given: list[list[int]] = []
+
+    def nodes(self, most: int) -> list[tuple[list[int], list[int]]]:
+        """Return up to so many places in the continuations, short ones first: the tokens in front
+        of each, and those that follow there.
+        """
+        found: dict[tuple[int, ...], list[int]] = {}
+        for depth in range(max(map(len, self.given), default=0)):
+            for tokens in self.given:
+                if depth < len(tokens):
+                    found.setdefault(tuple(tokens[:depth]), []).append(tokens[depth])
+        return [([*path], [*dict.fromkeys(after)]) for path, after in [*found.items()][:most]]
 
 
 def behind_prefixes(task: Task) -> list[tuple[str, str, Doc]]:
@@ -57,15 +75,6 @@ def behind_prefixes(task: Task) -> list[tuple[str, str, Doc]]:
     return [(f"p{number}", texts[number], doc) for number, doc in numbered]
 
 
-def text_of(task: Task, question: Question) -> str:
-    """Return the text of a question's prompt."""
-    return next(
-        PROMPT.format(context=text, question=doc.question)
-        for _, text, doc in behind_prefixes(task)
-        if doc.row == question.row
-    )
-
-
 def questions(task: Task, tokens_of: Callable[[str], list[int]]) -> list[Question]:
     """Return the questions of a task by prefix, as tokens. Raises UsageError for a prefix that is
     none.
@@ -75,33 +84,33 @@ def questions(task: Task, tokens_of: Callable[[str], list[int]]) -> list[Questio
         by_prefix.setdefault(name, []).append((text, doc))
     found = []
     for name, entries in by_prefix.items():
-        found += _of_prefix(name, entries, tokens_of)
+        prompts = [PROMPT.format(context=text, question=doc.question) for text, doc in entries]
+        bare = [
+            Question(doc.row, doc.question, name, 0, prompt, tokens_of(prompt), 0)
+            for prompt, (_, doc) in zip(prompts, entries, strict=True)
+        ]
+        found += sharing(bare, tokens_of(entries[0][0]))
     return found
 
 
-def _of_prefix(
-    name: str, entries: Sequence[tuple[str, Doc]], tokens_of: Callable[[str], list[int]]
-) -> list[Question]:
-    prefix = tokens_of(entries[0][0])
-    prompts = [
-        tokens_of(PROMPT.format(context=text, question=doc.question)) for text, doc in entries
-    ]
+def sharing(questions: Sequence[Question], prefix: Sequence[int]) -> list[Question]:
+    """Return questions of one prefix with what they share of its tokens. Raises UsageError if that
+    is next to nothing.
+    """
+    prompts = [question.tokens for question in questions]
     shared = min(alike(prefix, prompt) for prompt in prompts)
     if shared < SHARED_MIN:
-        raise UsageError(f"the prompts of prefix {name} share {shared} tokens; nothing can be hit")
-    return [
-        Question(
-            row=doc.row,
-            text=doc.question,
-            prefix=name,
-            shared=shared,
-            tokens=prompt,
-            common=max(
-                [shared, *(alike(prompt, other) for other in prompts if other is not prompt)]
-            ),
+        name = questions[0].prefix
+        raise UsageError(
+            f"the prompts of prefix {name} share {shared} tokens, fewer than {SHARED_MIN}; nothing"
+            " can be hit (of a task, --shots puts examples in front)"
         )
-        for prompt, (_, doc) in zip(prompts, entries, strict=True)
-    ]
+    found = []
+    for question in questions:
+        others = [alike(question.tokens, other) for other in prompts if other != question.tokens]
+        common = max([shared, *others])
+        found.append(msgspec.structs.replace(question, shared=shared, common=common))
+    return found
 
 
 def alike(one: Sequence[int], other: Sequence[int]) -> int:

@@ -40,6 +40,14 @@ class Step(msgspec.Struct, frozen=True):
         """Return the logarithm of the chosen token's probability."""
         return self.best[self.token]
 
+    @property
+    def likely(self) -> Mapping[int, float]:
+        """Return the best tokens without the chosen one if it is none of them: where a bias chose
+        it, any token may lie below those that the server lists.
+        """
+        others = {token: value for token, value in self.best.items() if token != self.token}
+        return others if others and self.chosen < min(others.values()) else self.best
+
 
 class Answered(msgspec.Struct, frozen=True):
     """What a server answered to one prompt, and how many of its tokens it restored; −1: it does
@@ -57,21 +65,22 @@ def change(cold: Step, other: Step) -> float:
     A token that the other list does not name is at most as likely as the last one that it names,
     so its difference is at least that much.
     """
-    last = min(other.best.values())
+    likely = cold.likely
+    last = min(other.likely.values())
     return sum(
-        abs(value - other.best.get(token, min(value, last))) for token, value in cold.best.items()
-    ) / len(cold.best)
+        abs(value - other.best.get(token, min(value, last))) for token, value in likely.items()
+    ) / len(likely)
 
 
 def cost(cold: Step, other: Step) -> float:
     """Return what a token drawn from the cold run costs more under the other one, in nats: a
     lower bound of the Kullback-Leibler divergence, from the tokens that the lists name.
     """
-    last = min(other.best.values())
+    last = min(other.likely.values())
     total = 0.0
     named = 0.0
     covered = 0.0
-    for token, value in cold.best.items():
+    for token, value in cold.likely.items():
         there = other.best.get(token)
         chance = math.exp(value)
         named += chance
@@ -108,10 +117,13 @@ class _Choice(msgspec.Struct, frozen=True):
     logprobs: _Logprobs | None = None
 
 
-class _Completion(msgspec.Struct, frozen=True):
-    choices: list[_Choice]
+class _Counted(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     timings: Timings | None = None
+
+
+class _Completion(_Counted, frozen=True, kw_only=True):
+    choices: list[_Choice]
 
 
 def answered(content: Any, *, zero_left_out: bool = False) -> Answered:
@@ -135,7 +147,19 @@ def answered(content: Any, *, zero_left_out: bool = False) -> Answered:
     return Answered(steps, _restored(found, zero_left_out=zero_left_out))
 
 
-def _restored(found: _Completion, *, zero_left_out: bool) -> int:
+def restored_in(content: Any, *, zero_left_out: bool = False) -> int:
+    """Return how many tokens of its prompt a completion says that it restored; −1: it does not say.
+
+    Raises UsageError if the body is no completion.
+    """
+    try:
+        found = msgspec.convert(content, _Counted)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the server answers 200 with what is no completion ({error})") from None
+    return _restored(found, zero_left_out=zero_left_out)
+
+
+def _restored(found: _Counted, *, zero_left_out: bool) -> int:
     count = restored_of(found.usage, found.timings)
     return count if count is not None else 0 if zero_left_out else -1
 

@@ -54,6 +54,8 @@ def print_likelihood(whole: Document, out: Console) -> None:
     print_wrapped(
         ["change, noise and cost in nats a token; moved: by twice the noise or more"], out
     )
+    if whole.lm_eval is not None:
+        print_wrapped(whole.lm_eval.lines, out)
     out.print()
     for entry in whole.arms:
         _print_moved(entry, whole, out)

@@ -199,6 +199,23 @@ def model_at(url: str, model: str, option: str) -> tuple[str, int]:
     return name, limits[name]
 
 
+def end_of_sequence(url: str) -> str:
+    """Return the text that ends a sequence of the server's model, empty if the server does not say:
+    vLLM's has `/tokenizer_info`, llama.cpp's `/props`.
+    """
+    for path in ("/tokenizer_info", "/props"):
+        try:
+            found = _content(_asked(f"{url}{path}", None, LIST_TIMEOUT_S))
+            return msgspec.convert(found, _Ends).eos_token
+        except (http.NoAnswer, ValueError):
+            continue
+    return ""
+
+
+class _Ends(msgspec.Struct, frozen=True):
+    eos_token: str = ""
+
+
 class _Entry(msgspec.Struct, frozen=True):
     id: str
     max_model_len: int | None = None

@@ -4,12 +4,13 @@ it declares so.
 What an engine accepts at its start it holds: a prompt of `max_prompt` tokens runs to its end, one
 that is a token shorter too, and one that is a token longer is refused or runs. How long that is,
 and in how small a pool, is the engine's answer, so it is opened for it; the trace that comes out is
-data like any other.
+data like any other. At answers level no smaller pool is looked for: there the limit may be of
+another kind, such as the length of a context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,14 +19,16 @@ from msgspec.structs import replace as changed
 from cachewitness._util.errors import UsageError
 from cachewitness.core.declared import LENGTH
 from cachewitness.core.driving import described
-from cachewitness.core.trace_format import Level, Trace
+from cachewitness.core.trace_format import Level, Trace, TraceHeader
 from cachewitness.engines.registry import EngineSpec
+from cachewitness.workloads.answer_longest import NAME, in_turn, roomy
+from cachewitness.workloads.answer_random import longest_answers
+from cachewitness.workloads.avoided import as_configured
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import OPERATIONS, write
 from cachewitness.workloads.scenarios.shape import Script, Shape
 from cachewitness.workloads.source import Seeded
 
-NAME = "longest-prompt"
 RANDOM = f"{NAME}-random"
 STORY = "prompts as long as the engine declares that it holds, a token shorter and a token longer"
 SOURCE = "vLLM's start-up check, v1/core/kv_cache_planning.py; vllm-project/vllm#40384"
@@ -33,17 +36,27 @@ UNITS, LEAST = 4, 16
 """The longest request has so many scheduler blocks, or so many tokens if that is more."""
 _MORE = (0, 0, 1, 4)
 """The pool of random requests is the smallest one, or larger by so many quarters of it."""
+COSTLY = 4096
+"""Longer prompts are left out at answers level by default: to compute them takes long, and as long
+again without the cache."""
 SPARE_STEPS = 10
 """Enough for a request that does not go on to be found, of an engine that declares the usual
 `progress_steps`."""
 
 
 def ceiling(
-    spec: EngineSpec, configuration: Configuration, level: Level, seed: int
+    spec: EngineSpec,
+    configuration: Configuration,
+    level: Level,
+    seed: int,
+    leave_out: Callable[[int], bool] = lambda most: False,
 ) -> Iterator[Trace]:
     """Yield two traces: requests one after another, and random ones; nothing if the engine refuses
-    the configuration, or declares no limit.
+    the configuration, or declares no limit, or `leave_out` says so of a costly one.
     """
+    if level == "answers":
+        yield from _of_answers(spec, configuration.shape(level), seed, leave_out)
+        return
     shape = _limited(spec, configuration.shape(level))
     if shape is None:
         return
@@ -65,6 +78,26 @@ def ceiling(
         shape, source, withdraw=False, operations=OPERATIONS, name=RANDOM, most=max(most, 1)
     )
     yield Trace(changed(trace.header, pages=pages, seed=seed), trace.ops)
+
+
+def _of_answers(
+    spec: EngineSpec, shape: Shape, seed: int, leave_out: Callable[[int], bool]
+) -> Iterator[Trace]:
+    def asked(pages: int) -> int:
+        trace = as_configured(in_turn(shape, 1, pages, seed))
+        most = _declared_for(spec, trace.header)
+        return 0 if most > COSTLY and leave_out(most) else most
+
+    pages = roomy(shape)
+    if most := asked(pages):
+        yield as_configured(in_turn(shape, most, pages, seed))
+        source = Seeded(seed)
+        if more := source.choice(_MORE):
+            pages += pages * more // _MORE[-1]
+            most = asked(pages)
+        if most:
+            trace = longest_answers(shape, source, RANDOM, most, pages)
+            yield as_configured(Trace(changed(trace.header, seed=seed), trace.ops))
 
 
 def _limited(spec: EngineSpec, shape: Shape) -> Shape | None:
@@ -94,7 +127,11 @@ def _smallest(spec: EngineSpec, shape: Shape, roomy: int, wanted: int) -> int:
 
 def _declared(spec: EngineSpec, shape: Shape, pages: int) -> int:
     """Return the longest prompt that the engine declares for a pool; 0 if it refuses the pool."""
-    header = changed(_trace(shape, 1, pages).header, pages=pages)
+    return _declared_for(spec, changed(_trace(shape, 1, pages).header, pages=pages))
+
+
+def _declared_for(spec: EngineSpec, header: TraceHeader) -> int:
+    """Return the longest prompt that the engine declares for a trace; 0 if it refuses that."""
     try:
         engine = spec.open(header)
         try:

@@ -454,9 +454,19 @@ class Runner:
         yield from suite.traces_of(configuration, self.seed, place, places)
         if suite.ceiling:
             seed = first_number(configuration, self.seed)
-            yield from ceiling(self.engine, configuration, suite.level, seed)
+            leave_out = partial(self._leaves_out_longest, suite)
+            yield from ceiling(self.engine, configuration, suite.level, seed, leave_out)
         for trace in self._large_traces(suite, configuration, place, places):
             yield self._without_refused_options(trace, configuration)
+
+    def _leaves_out_longest(self, suite: Suite, most: int) -> bool:
+        """Return whether prompts of so many tokens are not asked."""
+        if not self.full:
+            self._skip(
+                f"{suite.name}: the longest prompts",
+                f"the engine takes {most:,} tokens; --full asks as many",
+            )
+        return not self.full
 
     def _has_controls(self, suite: Suite) -> bool:
         declared = self.engine.kind.controls

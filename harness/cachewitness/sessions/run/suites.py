@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from zlib import crc32
 
-import msgspec
-
 from cachewitness.core.engine import Engine
 from cachewitness.core.events import Header
 from cachewitness.core.result import Result
@@ -18,7 +16,7 @@ from cachewitness.report.reuse import ReuseRow
 from cachewitness.workloads.answer_large import LARGE_STORIES, LargeStory
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
-from cachewitness.workloads.avoided import AVOID, avoiding
+from cachewitness.workloads.avoided import as_configured
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import LARGE, SCENARIOS, Scenario
@@ -161,11 +159,11 @@ def _random(configuration: Configuration, level: Level, seed: int) -> Iterator[T
 def _answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
     shape = configuration.shape(level)
     for story in STORIES:
-        yield _avoiding(write(shape, story, seed))
+        yield as_configured(write(shape, story, seed))
 
 
 def _draw_answers(configuration: Configuration, level: Level, number: int) -> Trace:
-    return _avoiding(random_answers(configuration.shape(level), number))
+    return as_configured(random_answers(configuration.shape(level), number))
 
 
 def _random_answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
@@ -173,15 +171,6 @@ def _random_answers(configuration: Configuration, level: Level, seed: int) -> It
         _draw_answers(configuration, level, number)
         for number in count(first_number(configuration, seed))
     )
-
-
-def _avoiding(trace: Trace) -> Trace:
-    """Return a trace without what its configuration has it avoid, which is no option of an
-    engine.
-    """
-    options = dict(trace.header.options)
-    asked = str(options.pop(AVOID, ""))
-    return avoiding(Trace(msgspec.structs.replace(trace.header, options=options), trace.ops), asked)
 
 
 SUITES: tuple[Suite, ...] = (
@@ -242,6 +231,7 @@ SUITES: tuple[Suite, ...] = (
         "answers",
         _answers,
         spread=len(STORIES),
+        ceiling=True,
         large=LARGE_STORIES,
     ),
     Suite(

@@ -285,7 +285,9 @@ class Checkpoints:
         return self._keeps == "recurrent" and cells.taken <= reach
 
     def _stopped(self, slot: Slot, tokens: int) -> None:
-        slot.cells = KeptState(slot.r, tokens)
+        """Note what a slot has when its request leaves; who never began left it as it was."""
+        if not slot.begins:
+            slot.cells = KeptState(slot.r, tokens)
         self.over.add(slot.r)
 
     # --- the host ---------------------------------------------------------------------------------

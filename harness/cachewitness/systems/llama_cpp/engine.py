@@ -75,6 +75,7 @@ class LlamaCpp(StreamingEngine[Completion]):
             caching=self._caching,
             answering=answering,
             engine_aborts=self._settings.switches["kv_unified"],
+            max_prompt=self._server.context() - 1,
         )
 
     def request(self, op: Submit) -> Completion:

@@ -52,6 +52,13 @@ class Server:
             raise ServerFailed(f"/slots answers {status}, {str(reply)[:80]!r}")
         return reply
 
+    def context(self) -> int:
+        """Return how many tokens the smallest slot says that a prompt and its answer may have."""
+        try:
+            return min(int(slot["n_ctx"]) for slot in self.slots())
+        except (TypeError, LookupError, ValueError):
+            raise ServerFailed("/slots answers without `n_ctx`") from None
+
     def vocabulary(self) -> int:
         """Return how many tokens the model knows."""
         status, listed = self.ask("GET", "/v1/models")

@@ -266,11 +266,33 @@ def model_of(address: Address, asked: str) -> str:
 
 def models_of(address: Address) -> list[str]:
     """Return the models that a server lists. Raises ServerFailed if it lists none."""
+    return [*_listed(address)]
+
+
+def _listed(address: Address) -> dict[str, Mapping[str, Any]]:
     listed = address.ask("/v1/models", ASKED_S)
     try:
-        return [str(entry["id"]) for entry in listed["data"]]
+        return {str(entry["id"]): entry for entry in listed["data"]}
     except (TypeError, LookupError):
         raise ServerFailed(f"/v1/models of {address.base} lists no models") from None
+
+
+def longest_prompt(address: Address, model: str) -> int:
+    """Return the longest prompt that a server says that it takes, in tokens; 0 if it does not say.
+
+    vLLM lists `max_model_len`, which leaves a token to generate, and llama.cpp the `n_ctx` of a
+    slot, alike. SGLang refuses prompts of `max_req_input_len` tokens, and says how many in
+    `/server_info`; the length that it lists is the model's.
+    """
+    entry = _listed(address).get(model, {})
+    meta = entry.get("meta")
+    stated = entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+    if entry.get("owned_by") == "sglang":
+        stated = None
+        with suppress(ServerFailed):
+            info = address.ask("/server_info", ASKED_S)
+            stated = info.get("max_req_input_len") if isinstance(info, dict) else None
+    return stated - 1 if isinstance(stated, int) and stated > 1 else 0
 
 
 def version_of(address: Address) -> str:

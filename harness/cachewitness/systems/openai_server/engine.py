@@ -19,6 +19,7 @@ from cachewitness.systems.openai_server.address import NAME, Address
 from cachewitness.systems.openai_server.cold_requests import (
     Asker,
     Manner,
+    longest_prompt,
     model_of,
     models_of,
     new_salt,
@@ -45,11 +46,14 @@ class ServerChoice(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What was learned of a server before the first trace."""
+    """What was learned of a server before the first trace. `longest` prompt in tokens, 0: it does
+    not say.
+    """
 
     model: str
     version: str
     manner: Manner
+    longest: int
 
 
 _KNOWN: dict[ServerChoice, Known] = {}
@@ -71,7 +75,10 @@ def known(settings: ServerChoice) -> Known:
             else None
         )
         _KNOWN[settings] = Known(
-            model, version_of(settings.warm), prove(warm, cold, settings.block)
+            model,
+            version_of(settings.warm),
+            prove(warm, cold, settings.block),
+            longest_prompt(settings.warm, model),
         )
     return _KNOWN[settings]
 
@@ -94,6 +101,7 @@ class OpenAiServer(StreamingEngine[Request | NotSent]):
         rules = Rules(
             caching=caching,
             answering=Answering(settings.dtype, settings.vocabulary, texts, settings.shortest),
+            max_prompt=self._known.longest if elsewhere is None else 0,
         )
         version = (
             f"{self._known.model} at {settings.warm.base},"

@@ -97,7 +97,10 @@ class Pipeline:
         unit = KV_BLOCK * (settings.multiplier if hybrid else 1)
         repeats = unit + 1 if caching and unit else 0
         answering = Answering("float32", VOCABULARY, repeats=repeats)
-        rules = Rules(caching=caching, answering=answering)
+        # A prompt takes all blocks. Where a trace says how many states there are, they may be too
+        # few for that, and how many a prompt takes OpenVINO does not say.
+        blocks = config.num_kv_blocks if not settings.states else 0
+        rules = Rules(caching=caching, answering=answering, max_prompt=blocks * KV_BLOCK)
         self._header = declared(NAME, header, rules, version=genai.__version__)
 
     def describe(self) -> Header:

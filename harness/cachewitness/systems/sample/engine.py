@@ -49,6 +49,7 @@ class SampleEngine(SteppedEngine[Server]):
         resumes: Resumes = "" if not server.tells else "recurrent" if recurrent else "full"
         rules = Rules(
             caching=cache.enabled,
+            max_prompt=server.longest,
             answering=Answering(
                 "float64",
                 VOCABULARY,

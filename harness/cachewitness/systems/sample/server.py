@@ -58,7 +58,7 @@ class Request:
 
 class Server:
     """Answers requests over one cache. `ended` are the answers that were not collected yet; if
-    it `tells`, resumes as well.
+    it `tells`, resumes as well. `longest` is the longest prompt that its pages hold.
     """
 
     def __init__(
@@ -80,6 +80,11 @@ class Server:
         self.ended: list[Event] = []
         self._noise = noise
         self.tells = tells
+        pages = len(cache.free)
+        if cache.enabled:  # a page for the keys of a block, and one for the state behind it
+            self.longest = pages // 2 * block + pages % 2 * (block - 1)
+        else:
+            self.longest = pages * block
 
     def name(self, request: Request, what: str, length: int) -> Name:
         """Return the name of a page of a request: of what, up to which length."""

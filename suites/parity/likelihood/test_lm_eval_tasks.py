@@ -1,0 +1,123 @@
+"""A task of lm-eval's is asked so that the cache is read, scored by lm-eval, and its traps are
+named.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.score
+pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
+
+from cachewitness.cli import invoke
+from cachewitness.parity.scores.traps import OwnRun, own_max_length, traps
+from suites.support.likelihood_double import Double
+
+TASK = Path(__file__).resolve().parents[3] / "fixtures" / "lm_eval_task"
+TINY = ("--task", "tiny_sums", "--data", str(TASK), "--noise", "1", "--shots", "2", "--arms", "hit")
+EASY: dict[str, Any] = {
+    "prompts": [[*range(100), 1], [*range(100), 2]],
+    "lengths": [101, 101],
+    "until": ["\n", "<eos>"],
+    "answer_max": 256,
+    "servers": 1,
+    "end": "<eos>",
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def score(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = invoke(["score", "--likelihood", *argv])
+    printed = capsys.readouterr()
+    return code, printed.out, " ".join(printed.err.split())
+
+
+def test_choices_are_compared_behind_hits_and_scored_by_lm_eval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    double = Double(exact=True, heeds="salts", form="vllm", echo="anew")
+    with double.serving() as url:
+        few = ("--limit", "4", "--positions", "10", "--json")
+        code, out, err = score(capsys, "--base-url", url, *TINY, *few)
+    whole = json.loads(out)
+    assert code == whole["exit_code"] == 2, (whole["judged"], err)
+    (arm,) = whole["judged"]
+    assert arm["counted"] == arm["positions"] >= 40 and whole["prefixes"] == 2
+    (metric,) = whole["lm_eval"]["metrics"]
+    assert (metric["name"], metric["docs"], metric["changed"]) == ("acc", 4, 0)
+    assert metric["cold"] == metric["there"]
+    assert "asked twice, this server restored none, so a damaged cache would pass" in err
+    assert sum("echo" in body for body in double.bodies) == 2
+
+
+def test_a_fault_ends_red_and_the_page_says_what_lm_eval_would_have_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with Double("foreign prefix").serving() as url:
+        few = ("--limit", "12", "--positions", "2", "--out", "kept")
+        code, out, err = score(capsys, "--base-url", url, *TINY, *few)
+    assert code == 1 and "hit: the cache changes" in out
+    assert "12 questions are not scored" in " ".join(out.split())
+    assert "KeyError" in err
+    (folder,) = (tmp_path / "kept").iterdir()
+    assert "What lm-eval would have done by itself" in (folder / "report.html").read_text("utf-8")
+
+
+def test_a_server_that_reads_its_cache_for_an_echo_is_no_trap_and_a_second_one_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    few = (*TINY, "--limit", "2", "--positions", "2")
+    hits = Double(echo="hits", form="vllm", heeds="salts")
+    with hits.serving() as url, Double(caching=False, form="vllm").serving() as cold:
+        _, _, alone = score(capsys, "--base-url", url, *few)
+        _, _, beside = score(capsys, "--base-url", url, "--cold-url", cold, *few)
+    assert "echo" not in alone + beside
+    assert "--use_cache" in beside and "--use_cache" not in alone
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({}, ""),
+        ({"lengths": [1792, 101]}, "1 of 2 prompts are longer than the 1,791 tokens"),
+        ({"lengths": [1791, 101]}, ""),
+        ({"answer_max": 2100}, "without its first 53 tokens"),
+        ({"lengths": [2048, 2047], "answer_max": 0, "until": []}, "1 of 2 prompts are longer"),
+        ({"prompts": [[*range(49), *[1] * 51], [*range(49), *[2] * 51]]}, "share 49 of 100 tokens"),
+        ({"prompts": [[*range(50), *[1] * 50], [*range(50), *[2] * 50]]}, ""),
+        ({"until": ["a", "b", "c", "d", "<eos>"]}, "does not end at '<eos>'"),
+        ({"until": ["a", "b", "c", "<eos>"]}, ""),
+        ({"until": ["a"]}, "sends '<eos>' as a stop string as well with num_concurrent=1"),
+        ({"until": ["a"], "end": ""}, ""),
+        ({"servers": 2}, "--use_cache"),
+    ],
+)
+def test_each_trap_has_a_line_and_what_looks_like_it_has_none(
+    change: dict[str, Any], line: str
+) -> None:
+    found = traps(OwnRun(**EASY | change), own_max_length())
+    assert [line in one for one in found] == ([True] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (("--data", str(TASK)), "--data: belongs to a task of lm-eval's"),
+        (("--task", "tiny_sums", "--data", "nowhere"), "nowhere is no folder"),
+        ((*TINY, "--shots", "90"), "has 80 documents for examples, not 90"),
+        ((*TINY, "--gsm8k", "hub"), "--gsm8k, --shots-from: task tiny_sums has its documents"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], why: str
+) -> None:
+    code, _, err = score(capsys, "--base-url", "http://127.0.0.1:9", *argv)
+    assert code == 4 and why in err, err
