@@ -31,7 +31,5 @@ def install(kv_cache_config: Any) -> None:
         package.__path__ = [str(Path(os.environ["CACHEWITNESS_TPU_INFERENCE"]) / name)]
         sys.modules[name] = package
     hybrid = importlib.import_module(f"{name}.core.hybrid_coordinator")
-    hybrid.set_mamba_num_blocks(
-        max(kv_cache_config.num_blocks // STATES_PER_PAGE, STATES_LEAST)
-    )
+    hybrid.set_mamba_num_blocks(max(kv_cache_config.num_blocks // STATES_PER_PAGE, STATES_LEAST))
     hybrid.install_hybrid_coordinator_hooks()
