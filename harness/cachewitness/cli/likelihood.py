@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from cachewitness.parity.likelihood.choices import Choices
     from cachewitness.parity.likelihood.measuring import Plan
     from cachewitness.parity.likelihood.questions import Question
-    from cachewitness.parity.scores.named_task import NamedTask
-    from cachewitness.parity.scores.tasks import Task
+    from cachewitness.parity.scores.named_task import AnyTask
 
 LIMIT = 32
 """Questions that are asked unless --limit says otherwise."""
@@ -248,7 +247,7 @@ def _belong(names: list[str]) -> str:
     return "belongs" if len(names) == 1 else "belong"
 
 
-def _task(options: dict[str, Any]) -> Task | NamedTask:
+def _task(options: dict[str, Any]) -> AnyTask:
     """Return the questions; gsm8k's and those of lm-eval's tasks with examples for every prefix."""
     from cachewitness._util.errors import UsageError
     from cachewitness.parity.likelihood.questions import PREFIXES
@@ -268,7 +267,7 @@ def _task(options: dict[str, Any]) -> Task | NamedTask:
     return tasks.gsm8k(options["gsm8k"], limit=limit, shots=shots, shots_from=options["shots_from"])
 
 
-def _asked(task: Task | NamedTask, server: Served) -> tuple[Choices | None, list[Question]]:
+def _asked(task: AnyTask, server: Served) -> tuple[Choices | None, list[Question]]:
     """Return the questions, with lm-eval's side of them; a task of this package's needs none."""
     from cachewitness.parity.likelihood.questions import questions
     from cachewitness.parity.scores.tasks import Task
@@ -329,9 +328,7 @@ def _requests(asked: list[Question], plan: Plan, arms: list[str]) -> int:
     return total
 
 
-def _settings(
-    options: dict[str, Any], task: Task | NamedTask, way: str, plan: Plan
-) -> dict[str, Any]:
+def _settings(options: dict[str, Any], task: AnyTask, way: str, plan: Plan) -> dict[str, Any]:
     """Return what the measurement depends on, by which its folder is named."""
     return {
         "likelihood": True,

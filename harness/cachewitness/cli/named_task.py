@@ -45,8 +45,48 @@ def load_named(options: dict[str, Any], prefixes: int, limit: int) -> NamedTask:
         shots=options["shots"],
         prefixes=prefixes,
         limit=limit,
+        random_shots=options["random_shots"],
         source=str(data or "hub"),
     )
+
+
+def generating(options: dict[str, Any]) -> NamedTask:
+    """Return the task that `score` asks for answers, after a warning for each trap that lm-eval
+    would be in by itself on the server, if one is asked and tokenizes.
+
+    Raises UsageError if its answers are chosen, not generated.
+    """
+    from cachewitness._util.errors import UsageError
+    from cachewitness.parity.scores.named_task import GENERATED
+
+    task = load_named(options, 1, options["limit"] or 0)
+    if task.kind != GENERATED:
+        raise UsageError(
+            f"--task {task.name}: of kind {task.kind}, which chooses by likelihoods, and lm-eval's"
+            " way to ask for these does not read a cache; add --likelihood"
+        )
+    if options["max_tokens"]:
+        task.shorten(options["max_tokens"])
+    if options["base_url"]:
+        _warn_of_server(task, options)
+    return task
+
+
+def _warn_of_server(task: NamedTask, options: dict[str, Any]) -> None:
+    from functools import cache
+
+    from cachewitness._util.errors import UsageError
+    from cachewitness.parity.likelihood.asking import Served
+    from cachewitness.parity.scores.traps import traps_of
+
+    server = Served.at(options["base_url"], options["model"], "--base-url", options["timeout"])
+    urls = [server.url, *filter(None, [options["cold_url"]])]
+    try:
+        server.tokens(task.name)
+    except UsageError:
+        warn(traps_of(task, None, urls))
+    else:
+        warn(traps_of(task, cache(server.tokens), urls))
 
 
 def warn(lines: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from cachewitness.cli.likelihood import (
     likelihood_options,
     refuse_without_likelihood,
 )
+from cachewitness.cli.named_task import generating, is_named
 from cachewitness.cli.options import (
     Finite,
     expectations_of,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from cachewitness.parity.scores.asking import Asking
     from cachewitness.parity.scores.document import Document
     from cachewitness.parity.scores.gate import Tokens
+    from cachewitness.parity.scores.named_task import AnyTask
     from cachewitness.parity.scores.tasks import Task
 
 _FILE = click.Path(path_type=Path)
@@ -237,14 +239,17 @@ def score(**options: Any) -> int:
     chosen = arms.named(arms.usual(tiered=tiered) if options["arms"] is None else options["arms"])
     known = expectations_of(options["expected"], options["strict_expected"])
     engine = _engine(options)
-    offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
-    task = _task(options)
+    named = is_named(options)
+    if not named:
+        offline.prepare(online=options["gsm8k"] == "hub", client=bool(options["base_url"]))
+    task = generating(options) if named else _task(options)
     rules = Rules(
         tiered=tiered,
         tokens=_tokens(options, engine.bit_exact),
         near_tie=near_tie_of(engine.dtype),
         margin=options["margin"] / 100,
         min_share=options["min_share"] / 100,
+        primary=task.primary,
         floor=(
             task.floor(server=engine.lm is not None)
             if options["floor"] is None
@@ -262,7 +267,7 @@ def score(**options: Any) -> int:
 
     nonce = _nonce() if options["base_url"] else ""
     asked = Questions(task=task, opener=engine.open, folder=folder, opening=opening, nonce=nonce)
-    jobs = 1 if engine.lm else jobs_for(asked, chosen, options["jobs"])
+    jobs = 1 if engine.lm or named else jobs_for(asked, chosen, options["jobs"])
     runner = Runner(asked, listener=progress, model=engine.lm, jobs=jobs)
     try:
         outcome = runner.run(chosen, rules)
@@ -385,7 +390,7 @@ def _task(options: dict[str, Any]) -> Task:
     return msgspec.structs.replace(task, max_tokens=options["max_tokens"] or task.max_tokens)
 
 
-def _folder(engine: str, task: Task, options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+def _folder(engine: str, task: AnyTask, options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Return the folder of the run, and everything that its answers depend on, by which it is
     named.
     """

@@ -12,8 +12,8 @@ from cachewitness.cli.status_line import StatusLine, left
 if TYPE_CHECKING:
     from cachewitness.parity.scores.document import Document
     from cachewitness.parity.scores.gate import Noise, Rules
+    from cachewitness.parity.scores.named_task import AnyTask
     from cachewitness.parity.scores.pairs import Scores
-    from cachewitness.parity.scores.tasks import Task
 
 
 class ScoreProgress:
@@ -21,7 +21,9 @@ class ScoreProgress:
     of it.
     """
 
-    def __init__(self, engine: str, task: Task, rules: Rules, seed: int, *, as_json: bool) -> None:
+    def __init__(
+        self, engine: str, task: AnyTask, rules: Rules, seed: int, *, as_json: bool
+    ) -> None:
         from cachewitness.parity.scores import power_analysis, terminal
         from cachewitness.report.terminal import console
 

@@ -228,7 +228,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     after each. `tier` is set if what a second tier has does not complete what the device has.
     `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so
-    many tokens, and alone it is held to its end; 0: any number for which the pools have room.
+    many tokens, and alone it is held to its end; 0: any number for which the pools have room, and
+    at answers level that the engine does not say.
     `engine_aborts`: where there is no room for all, requests are given up that would run alone. `idle_resets`: a reset is refused
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
     of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.

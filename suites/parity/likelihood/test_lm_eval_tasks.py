@@ -14,11 +14,14 @@ pytestmark = pytest.mark.score
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 
 from cachewitness.cli import invoke
+from cachewitness.engines.answers import Opening
+from cachewitness.parity.scores.server import LocalServer
 from cachewitness.parity.scores.traps import OwnRun, own_max_length, traps
 from suites.support.likelihood_double import Double
+from suites.support.stub_backend import Stub
 
 TASK = Path(__file__).resolve().parents[3] / "fixtures" / "lm_eval_task"
-TINY = ("--task", "tiny_sums", "--data", str(TASK), "--noise", "1", "--shots", "2", "--arms", "hit")
+TINY = ("--task", "tiny_sums", "--data", str(TASK), "--noise", "1", "--shots", "1", "--arms", "hit")
 EASY: dict[str, Any] = {
     "prompts": [[*range(100), 1], [*range(100), 2]],
     "lengths": [101, 101],
@@ -45,14 +48,14 @@ def test_choices_are_compared_behind_hits_and_scored_by_lm_eval(
 ) -> None:
     double = Double(exact=True, heeds="salts", form="vllm", echo="anew")
     with double.serving() as url:
-        few = ("--limit", "4", "--positions", "10", "--json")
+        few = ("--limit", "2", "--positions", "10", "--json")
         code, out, err = score(capsys, "--base-url", url, *TINY, *few)
     whole = json.loads(out)
     assert code == whole["exit_code"] == 2, (whole["judged"], err)
     (arm,) = whole["judged"]
-    assert arm["counted"] == arm["positions"] >= 40 and whole["prefixes"] == 2
+    assert arm["counted"] == arm["positions"] >= 20 and whole["prefixes"] == 1
     (metric,) = whole["lm_eval"]["metrics"]
-    assert (metric["name"], metric["docs"], metric["changed"]) == ("acc", 4, 0)
+    assert (metric["name"], metric["docs"], metric["changed"]) == ("acc", 2, 0)
     assert metric["cold"] == metric["there"]
     assert "asked twice, this server restored none, so a damaged cache would pass" in err
     assert sum("echo" in body for body in double.bodies) == 2
@@ -107,12 +110,36 @@ def test_each_trap_has_a_line_and_what_looks_like_it_has_none(
     assert [line in one for one in found] == ([True] if line else [])
 
 
+def test_a_task_that_writes_its_answers_is_scored_as_problems_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [json.loads(line) for line in (TASK / "test.jsonl").read_text("utf-8").splitlines()]
+    answers = {row["question"]: row["choices"][row["answer"]] for row in rows}
+    stub = Stub(answers, Opening(), wrong=lambda ask, restored: restored > 0)
+    few = ("--limit", "16", "--shots", "1", "--arms", "off,miss,hit", "--bit-exact", "--json")
+    task = ("--task", "tiny_sums_written", "--data", str(TASK))
+    with LocalServer(stub) as local:
+        found = invoke(["score", "--base-url", local.url, *task, *few])
+    printed = capsys.readouterr()
+    whole = json.loads(printed.out)
+    assert found == whole["exit_code"] == 1, printed.err
+    right = {arm["arm"]: arm["right"]["number-of-things"] for arm in whole["arms"]}
+    assert right == {"off": 16, "miss": 16, "hit": 0}
+    assert "lm-eval's own prompts share" in printed.err and "characters" in printed.err
+
+
+def test_choices_without_likelihood_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with Double().serving() as url:
+        code = invoke(["score", "--base-url", url, *TINY[:4]])
+    assert code == 4 and "add --likelihood" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
         (("--data", str(TASK)), "--data: belongs to a task of lm-eval's"),
         (("--task", "tiny_sums", "--data", "nowhere"), "nowhere is no folder"),
-        ((*TINY, "--shots", "90"), "has 80 documents for examples, not 90"),
+        ((*TINY, "--shots", "190"), "has 144 documents for examples, not 190"),
         ((*TINY, "--gsm8k", "hub"), "--gsm8k, --shots-from: task tiny_sums has its documents"),
     ],
 )

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,15 @@ from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.workers import cores
 from cachewitness.core.events import Answer
-from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit, Trace
+from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Level, Op, Submit, Trace
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
+from cachewitness.report.expected import Expectations, shipped
 from cachewitness.sessions.run.ceiling import ceiling
+from cachewitness.sessions.run.runner import Runner
+from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.openvino_genai.kind import MODELS, configurations, further
 from cachewitness.systems.openvino_genai.settings import KV_BLOCK, multiplier_of, settings_of
 from cachewitness.workloads.answer_stories import write
@@ -40,6 +45,7 @@ FINDINGS = {
     "cancelled-inside-a-block": "answer-differs",
     "written-over": "answer-differs",
 }
+LIST = "openvino-genai-2026.4.txt"
 RACE, TRIES = "in-the-same-step", 8
 """What differs from run to run: a state is read while it is written."""
 OF_ATTENTION_TOO = ("two-behind-one-tail", "cancelled-inside-a-block")
@@ -189,6 +195,60 @@ def test_a_prompt_of_all_blocks_is_answered(
     trace = next(ceiling(spec, configurations()[0], "answers", 0))
     found = runs(trace, spec).findings
     assert {finding.anomaly for finding in found} == ({"answer-missing"} if fewer else set())
+
+
+class KeyedByFirstBlock:
+    """A pipeline that finds blocks by the first one of the prompt and their number: it goes on
+    behind those of another prompt that begins alike. Of a replay nothing is wrong.
+    """
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self._blocks: dict[tuple[int, ...], list[int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
+
+    def add_request(self, number: int, ids: Any, asked: Any) -> Any:
+        import numpy as np
+        import openvino
+
+        tokens = ids.data[0].tolist()
+        whole = (len(tokens) - 1) // KV_BLOCK * KV_BLOCK
+        kept = self._blocks.setdefault(tuple(tokens[:KV_BLOCK]), tokens[:whole])[:whole]
+        changed = np.asarray([[*kept, *tokens[len(kept) :]]], dtype=np.int64)
+        return self._pipeline.add_request(number, openvino.Tensor(changed), asked)
+
+
+@installed
+@pytest.mark.parametrize("fault", [False, True])
+def test_a_wrong_hit_is_found_beside_the_list(fault: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where blocks and snapshots lie alike no line excuses it; what is known is in both runs. With
+    longer intervals the list knows of keys that leave tokens out, so there it hides.
+    """
+    from cachewitness.systems.openvino_genai import pipeline
+
+    build = pipeline.genai.ContinuousBatchingPipeline
+
+    def opened(model: str, config: Any, *more: Any) -> Any:
+        built = build(model, config, *more)
+        return KeyedByFirstBlock(built) if fault and config.enable_prefix_caching else built
+
+    monkeypatch.setattr(pipeline.genai, "ContinuousBatchingPipeline", opened)
+    known = Expectations(find_known=lambda version: shipped(version, [LIST]))
+
+    def traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+        return (write(configuration.shape(level), name, seed) for name in ("replays", "parting"))
+
+    (suite,) = [suite for suite in SUITES if suite.spread]
+    short = replace(suite, traces=traces, spread=0, ceiling=False, large=())
+    runner = Runner(
+        parse("openvino-genai:model=lfm2"), configurations()[:1], expected=known, attempts=0
+    )
+    report = runner.run([short])
+    found = {(failure.id.partition("@")[0], bool(failure.known)) for failure in report.failures}
+    assert found == {("answers:replays", True), *([("answers:parting", False)] if fault else [])}
+    assert report.exit_code == fault
 
 
 @pytest.mark.parametrize("name", [*FINDINGS, RACE])

@@ -179,6 +179,18 @@ def test_a_state_that_fits_and_was_not_used_is_no_excuse(
     assert [*tally.excused] == [f"nothing restored: {reason}" for reason in reasons]
 
 
+def test_a_run_that_restores_nothing_says_why() -> None:
+    """The end of a prompt is edited, and no state lies in front: exit code 5, with the reason."""
+    asked = [Submit("a", "sys:40", generate=4), Submit("b", "sys:7 b:9", generate=4)]
+    ops = [one for op in asked for one in (op, traces.Finish(op.r))]
+    header = traces.TraceHeader("edited", SMALL.layout, 64, "answers", "", {})
+    edited = OF_ANSWERS[0].of_one(Trace(header, ops))
+    report = Runner(parse("sample:resumes=told"), [SMALL]).run([edited])
+    reason = "nothing restored: nothing is kept that the prompt begins with"
+    assert report.exit_code == 5
+    assert f"checker answers had nothing to judge: the engine declares {reason}" in report.vacuous
+
+
 @pytest.mark.parametrize("model", sampled(["hybrid", "attention"], 2))
 def test_a_right_engine_that_tells_what_its_requests_go_on_from_passes(model: str) -> None:
     """Every answer that restored something is told with its state, and each of them is judged."""

@@ -264,6 +264,7 @@ def test_a_check_that_counts_the_block_which_the_pool_sets_aside_is_found(
     name: str, drafts: int, tmp_path: Path
 ) -> None:
     spec = parse(f"vllm:source={SOURCE},sized=pages")
+    load(SOURCE)
     patches = Patches()
     patches.text(
         "v1.core.kv_cache_planning",

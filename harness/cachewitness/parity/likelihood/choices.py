@@ -38,11 +38,11 @@ class Choices:
         """Return what lm-eval asks, by prefix. Raises UsageError for a prefix that is none."""
         task = self._task
         model = NotingLM(self._tokens_of)
-        task.evaluate(model)
+        task.samples(model)
         found: dict[tuple[int, tuple[int, ...]], Question] = {}
         for one in model.wanted:
             bare = Question(
-                row=task.rows[one.doc] + 1,
+                row=task.asked[one.doc] + 1,
                 text=one.text.rsplit("\n\n", 1)[-1],
                 prefix=f"p{one.doc % task.prefixes}",
                 shared=0,
@@ -102,13 +102,13 @@ class Choices:
             for depth, token in enumerate(wanted.given):
                 there = best.get((*wanted.tokens, *wanted.given[:depth]))
                 if there is None:
-                    short.add(self._task.rows[wanted.doc])
+                    short.add(wanted.doc)
                     return 0.0, False
                 total += there.get(token, min(there.values()))
                 greedy = greedy and max(there, key=there.__getitem__) == token
             return total, greedy
 
-        samples = self._task.evaluate(NotingLM(self._tokens_of, likelihood))
+        samples = self._task.samples(NotingLM(self._tokens_of, likelihood))
         return {
             sample["doc_id"]: {
                 name: float(sample[name])

@@ -1,13 +1,11 @@
 """Runs one arm through lm-eval, which builds the prompts, asks, filters and scores.
 
-Its `evaluate` is called rather than `simple_evaluate`, which adds a survey of the machine that
-takes seconds for every arm. What is scored comes back as its samples: one row for each question and
-filter, with the hash of the prompt, by which rows of two arms are paired.
+What is scored comes back as its samples: one row for each question and filter, with the hash of the
+prompt, by which rows of two arms are paired.
 """
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +17,8 @@ from cachewitness.engines.answers import Answer, Backend, Opening
 from cachewitness.parity.scores.answer_store import AnswerStore
 from cachewitness.parity.scores.arms import Arm
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.offline import quiet
+from cachewitness.parity.scores.named_task import AnyTask
 from cachewitness.parity.scores.pairs import Scored, Scores
-from cachewitness.parity.scores.tasks import Task
 
 Open = Callable[[Opening], Backend]
 OPENED = ("caching", "tier", "preempt", "drafts", "scarce")
@@ -33,7 +30,7 @@ class Questions(msgspec.Struct, frozen=True, kw_only=True):
     run.
     """
 
-    task: Task
+    task: AnyTask
     opener: Open
     folder: Path
     opening: Opening
@@ -71,7 +68,7 @@ def run_arm(
     begins(kept.reused)
     started = time.monotonic()
     try:
-        samples = _evaluate(asked.task, (model or _in_process)(asking), asked.opening.seed)
+        samples = asked.task.evaluate((model or _in_process)(asking), asked.opening.seed)
     finally:
         asking.close()
     answers = {
@@ -109,26 +106,6 @@ def _in_process(asking: Asking) -> Any:
     from cachewitness.parity.scores.lm import BackendLM
 
     return BackendLM(asking)
-
-
-def _evaluate(task: Task, model: Any, seed: int) -> list[Mapping[str, Any]]:
-    with quiet():
-        from lm_eval import evaluator
-        from lm_eval.tasks import TaskManager
-
-        random.seed(seed)
-        loaded = TaskManager(include_defaults=False).load([task.config()])
-        for each in loaded["tasks"].values():
-            each.set_fewshot_seed(seed=seed)
-        result = evaluator.evaluate(
-            lm=model,
-            task_dict=loaded,
-            limit=task.limit or None,
-            bootstrap_iters=0,
-            log_samples=True,
-        )
-    (samples,) = result["samples"].values()
-    return list(samples)
 
 
 def _arguments(

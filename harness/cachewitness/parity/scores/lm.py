@@ -49,9 +49,12 @@ def prefixes(requests: Sequence[Any]) -> list[str]:
     """Return the texts that several prompts begin with: the tenants' contexts, or what all
     prompts have in common.
     """
-    contexts = list(dict.fromkeys(request.doc["context"] for request in requests))
-    if all(contexts):
-        return contexts
+    contexts = [request.doc.get("context") or "" for request in requests]
+    if all(
+        context and request.args[0].startswith(context)
+        for context, request in zip(contexts, requests, strict=True)
+    ):
+        return [*dict.fromkeys(contexts)]
     common = _common([request.args[0] for request in requests])
     return [common] if common else []
 

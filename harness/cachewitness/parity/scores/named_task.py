@@ -20,7 +20,9 @@ from typing import Any
 
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import nearest
-from cachewitness.parity.scores.offline import quiet
+from cachewitness.parity.scores.asking import MAX_TOKENS
+from cachewitness.parity.scores.offline import evaluated, quiet
+from cachewitness.parity.scores.tasks import FLOOR, Task
 
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
@@ -31,12 +33,20 @@ OWN_SEED = 1234
 
 
 class NamedTask:
-    """A task as lm-eval loaded it, behind `prefixes` sets of `shots` examples each; `rows` are the
-    documents that are asked, by their index.
+    """A task as lm-eval loaded it, behind `prefixes` sets of `num_shots` examples each; `asked` are
+    the documents that are asked, by their index. `random_shots`: behind the examples that lm-eval
+    draws for each of them.
     """
 
     def __init__(
-        self, task: Any, *, shots: int, prefixes: int, limit: int, source: str = ""
+        self,
+        task: Any,
+        *,
+        shots: int,
+        prefixes: int,
+        limit: int,
+        source: str,
+        random_shots: bool = False,
     ) -> None:
         """Take the examples off the documents that are asked. Raises UsageError if the task has too
         few for that.
@@ -46,6 +56,7 @@ class NamedTask:
         self.num_shots = shots
         self.limit = limit
         self.source = source
+        self.random_shots = random_shots
         self._task = task
         self._drawn = task.sampler
         pool = list(task.sampler.fewshot_docs()) if shots else []
@@ -56,14 +67,14 @@ class NamedTask:
             )
         examples = pool[: shots * self.prefixes]
         docs = list(task.eval_docs)
-        self.rows = [index for index, doc in enumerate(docs) if doc not in examples]
-        self.rows = self.rows[:limit] if limit else self.rows
-        if not self.rows:
+        rows = [index for index, doc in enumerate(docs) if random_shots or doc not in examples]
+        self.asked = rows[:limit] if limit else rows
+        if not self.asked:
             raise UsageError(f"--shots: all documents of task {self.name} are examples")
-        self.prefixes = min(self.prefixes, max(1, len(self.rows) // 2))
+        self.prefixes = min(self.prefixes, max(1, len(self.asked) // 2))
         self._first = [examples[shots * turn : shots * (turn + 1)] for turn in range(self.prefixes)]
         self.digest = hashlib.sha256(
-            json.dumps([examples, [docs[row] for row in self.rows]], default=str).encode()
+            json.dumps([examples, [docs[row] for row in self.asked]], default=str).encode()
         ).hexdigest()
         task.set_config("num_fewshot", shots)
 
@@ -72,23 +83,62 @@ class NamedTask:
         """Return the parameters of its generated answers; empty if it generates none."""
         return self._task.config.generation_kwargs or {}
 
-    def evaluate(self, model: Any, *, drawn: bool = False) -> list[Mapping[str, Any]]:
-        """Have lm-eval ask a model and score it; return its samples. `drawn`: behind the examples
-        that lm-eval draws by itself.
+    @property
+    def max_tokens(self) -> int:
+        """Return the tokens of an answer at most."""
+        return int(self.generation.get("max_gen_toks", MAX_TOKENS))
+
+    @property
+    def primary(self) -> str:
+        """Return the filter that decides: the first one of the task."""
+        return str((self._task.config.filter_list or [{"name": "none"}])[0]["name"])
+
+    def floor(self, *, server: bool) -> float:
+        """Return the share of right answers under which nothing passes."""
+        return FLOOR
+
+    def shorten(self, max_tokens: int) -> None:
+        """Let answers have so many tokens at most."""
+        self._task.set_config("generation_kwargs", {"max_gen_toks": max_tokens}, update=True)
+
+    def evaluate(self, model: Any, seed: int) -> list[Mapping[str, Any]]:
+        """Have lm-eval ask a model and score it by the first metric of the task; return its
+        samples.
+
+        Raises UsageError if that metric is neither right nor wrong.
+        """
+        samples: list[Mapping[str, Any]] = []
+        for sample in self.samples(model, drawn=self.random_shots, seed=seed):
+            metric = sample["metrics"][0]
+            if sample[metric] not in (0, 1):
+                raise UsageError(
+                    f"--task {self.name}: {metric} is {sample[metric]!r} for an answer, neither"
+                    " right nor wrong; compare the task by --likelihood"
+                )
+            (text, *_), *_ = sample["arguments"]
+            doc = {
+                "question": text.rsplit("\n\n", 1)[-1],
+                "row": self.asked[sample["doc_id"]] + 1,
+                **dict.fromkeys(("group", "family", "tenant"), ""),
+            }
+            samples.append({**sample, "exact_match": sample[metric], "doc": doc})
+        return samples
+
+    def samples(
+        self, model: Any, *, drawn: bool = False, seed: int = OWN_SEED
+    ) -> list[Mapping[str, Any]]:
+        """Have lm-eval ask a model and score it; return its samples, documents numbered as they are
+        asked. `drawn`: behind the examples that lm-eval draws by itself.
         """
         self._task.sampler = self._drawn if drawn else _InTurn(self._first)
-        self._task.set_fewshot_seed(seed=OWN_SEED)
-        with quiet():
-            from lm_eval import evaluator
+        self._task.set_fewshot_seed(seed=seed)
+        found = evaluated(self._task, model, samples={self.name: self.asked})
+        places = {row: place for place, row in enumerate(self.asked)}
+        return [{**sample, "doc_id": places[sample["doc_id"]]} for sample in found]
 
-            result = evaluator.evaluate(
-                lm=model,
-                task_dict={"tasks": {self.name: self._task}},
-                samples={self.name: self.rows},
-                bootstrap_iters=0,
-                log_samples=True,
-            )
-        return list(result["samples"][self.name])
+
+AnyTask = Task | NamedTask
+"""What `score` asks: a task of this package's, or of lm-eval's."""
 
 
 class _InTurn:
@@ -103,7 +153,7 @@ class _InTurn:
         self._turn = (self._turn + 1) % len(self._examples)
         return self._examples[self._turn]
 
-    def set_rnd(self, rnd: int | None) -> None:
+    def set_rnd(self, *_: Any) -> None:
         """Begin again: nothing is drawn."""
         self._turn = -1
 
@@ -157,6 +207,8 @@ def _check_kind(name: str, task: Any) -> None:
         raise UsageError(
             f"--task {name}: of kind {kind}; {', '.join((GENERATED, *CHOSEN))} can be asked"
         )
+    if kind == GENERATED and task.config.repeats > 1:
+        raise UsageError(f"--task {name}: asks each question {task.config.repeats} times")
     if getattr(task, "MULTIMODAL", False) or getattr(task, "UNSAFE_CODE", False):
         raise UsageError(f"--task {name}: shows pictures or sounds, or runs what a model writes")
 

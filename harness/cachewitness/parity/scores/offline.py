@@ -14,7 +14,8 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from cachewitness._util.errors import EngineMissing
 
@@ -65,6 +66,26 @@ def quiet() -> Iterator[None]:
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
+
+
+def evaluated(task: Any, model: Any, **which: Any) -> list[Mapping[str, Any]]:
+    """Have lm-eval ask a model a task's questions, filter and score them; return its samples.
+    `which`: a limit, or the rows that are asked.
+
+    Its `evaluate` is called rather than `simple_evaluate`, which adds a survey of the machine that
+    takes seconds for every arm.
+    """
+    with quiet():
+        from lm_eval import evaluator
+
+        result = evaluator.evaluate(
+            lm=model,
+            task_dict={"tasks": {task.task_name: task}},
+            bootstrap_iters=0,
+            log_samples=True,
+            **which,
+        )
+    return list(result["samples"][task.task_name])
 
 
 def _scratch() -> str:

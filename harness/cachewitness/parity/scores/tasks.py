@@ -15,6 +15,7 @@ definition that lm-eval ships. What differs, and why:
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ import msgspec
 
 from cachewitness._util import jsonl
 from cachewitness._util.errors import UsageError
+from cachewitness.parity.scores.gate import PRIMARY
+from cachewitness.parity.scores.offline import evaluated, quiet
 from cachewitness.toy.problems import fixture
 
 SHOTS = 5
@@ -80,9 +83,24 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.known, FLOOR) if server else FLOOR
 
     @property
+    def primary(self) -> str:
+        """Return the filter that decides."""
+        return PRIMARY
+
+    @property
     def digest(self) -> str:
         """Return a hash of every row, examples included."""
         return hashlib.sha256(msgspec.json.encode([self.docs, self.shots])).hexdigest()
+
+    def evaluate(self, model: Any, seed: int) -> list[Mapping[str, Any]]:
+        """Have lm-eval ask a model and score it; return its samples."""
+        with quiet():
+            from lm_eval.tasks import TaskManager
+
+            random.seed(seed)
+            (loaded,) = TaskManager(include_defaults=False).load([self.config()])["tasks"].values()
+            loaded.set_fewshot_seed(seed=seed)
+        return evaluated(loaded, model, limit=self.limit or None)
 
     def config(self) -> dict[str, Any]:
         """Return lm-eval's configuration of the task; lm-eval must be installed."""

@@ -22,9 +22,9 @@ SHARED_LEAST = 0.5
 
 
 class OwnRun(NamedTuple):
-    """What lm-eval by itself would send: the prompts as tokens, with their continuations; the
-    parameters of generated answers; to how many servers; and the text that ends a sequence, empty
-    if nobody says.
+    """What lm-eval by itself would send: the prompts in units that are counted; their lengths with
+    their continuations in tokens, none if these are not known; the parameters of generated answers;
+    to how many servers; and the text that ends a sequence, empty if nobody says.
     """
 
     prompts: Sequence[list[int]]
@@ -33,25 +33,29 @@ class OwnRun(NamedTuple):
     answer_max: int
     servers: int
     end: str
+    unit: str = "tokens"
 
 
 def traps_of(
-    task: NamedTask, tokens_of: Callable[[str], list[int]], servers: Sequence[str]
+    task: NamedTask, tokens_of: Callable[[str], list[int]] | None, servers: Sequence[str]
 ) -> list[str]:
-    """Return the traps that lm-eval's own run of a task on these servers would be in."""
-    model = NotingLM(tokens_of)
+    """Return the traps that lm-eval's own run of a task on these servers would be in. Without
+    tokens, characters are counted.
+    """
+    model = NotingLM(tokens_of or (lambda text: [*map(ord, text)]))
     try:
-        task.evaluate(model, drawn=True)
+        task.samples(model, drawn=True)
     except Exception as error:
         return [f"lm-eval cannot ask it by itself ({type(error).__name__}: {error})"]
     generation = task.generation
     own = OwnRun(
         prompts=[one.tokens for one in model.wanted],
-        lengths=[len(one.tokens) + len(one.given) for one in model.wanted],
+        lengths=[len(one.tokens) + len(one.given) for one in model.wanted] if tokens_of else [],
         until=generation.get("until", ()),
-        answer_max=generation.get("max_gen_toks", 256) if generation else 0,
+        answer_max=task.max_tokens if generation else 0,
         servers=len(set(servers)),
         end=end_of_sequence(servers[0]),
+        unit="tokens" if tokens_of else "characters",
     )
     return traps(own, own_max_length())
 
@@ -92,9 +96,9 @@ def _examples(own: OwnRun) -> str:
     if len(own.prompts) < 2 or shared >= SHARED_LEAST * whole:
         return ""
     return (
-        f"lm-eval's own prompts share {shared:,} of {whole:,.0f} tokens (it draws other examples"
-        " for each question, or has none): a prefix cache has next to nothing to restore; here the"
-        " task's first documents are the examples"
+        f"lm-eval's own prompts share {shared:,} of {whole:,.0f} {own.unit} (it draws other"
+        " examples for each question, or has none): a prefix cache has next to nothing to restore;"
+        " here the task's first documents are the examples"
     )
 
 

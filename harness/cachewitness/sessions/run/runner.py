@@ -464,7 +464,7 @@ class Runner:
         if not self.full:
             self._skip(
                 f"{suite.name}: the longest prompts",
-                f"the engine takes {most:,} tokens; --full asks as many",
+                f"the engine takes {most:,} tokens; --full asks as many, with a long --deadline",
             )
         return not self.full
 
