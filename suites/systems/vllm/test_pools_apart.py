@@ -1,4 +1,4 @@
-"""The two block pools that tpu-inference gives vLLM, one of which serves several groups: as released
+"""The two block pools that tpu-inference gives vLLM, one of them for several groups: as released
 nothing is found at manager level, and each of ten faults in its code is.
 """
 

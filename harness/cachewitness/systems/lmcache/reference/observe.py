@@ -216,6 +216,9 @@ class ObservedFront(ObservedManager):
                 info = self._connector.infos[kernel_group]
                 group = info.engine_group_id
                 at = chunk * server.groups.blocks_per_chunk(kernel_group) + column
-                if at * info.tokens_per_block >= on_device and pages[group][at] != self._pool.null_block.block_id:
+                if (
+                    at * info.tokens_per_block >= on_device
+                    and pages[group][at] != self._pool.null_block.block_id
+                ):
                     places[group][at] = stored
         return places
