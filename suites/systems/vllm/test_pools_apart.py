@@ -7,13 +7,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from cachewitness.cli import invoke
-from suites.support.checkout import ROOT
+from suites.support.checkout import ROOT, SOURCES
 from suites.support.real_vllm import REAL, SOURCE
 
 TPU = os.environ.get("CACHEWITNESS_TPU_INFERENCE", "")
@@ -104,44 +105,47 @@ FAULTS = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a folder with the layout, in which the module that prepares vLLM is found."""
-    (tmp_path / "full-two-mamba.toml").write_text(LAYOUT)
-    shutil.copy(ROOT / "ci" / "plug_ins" / "tpu_inference_pools.py", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CACHEWITNESS_TPU_INFERENCE", TPU)
-    return tmp_path
+def run(folder: Path, *more: str, tpu: str = TPU) -> tuple[int, set[str]]:
+    """Run suites with the `tpu_inference` of a folder; return the exit code, and what was found.
 
-
-def run(folder: Path, *more: str) -> tuple[int, dict[str, int]]:
-    """Run the scenarios; return the exit code, and how often each anomaly was found."""
-    words = ["run", "--engine", PREPARED, "--quiet", "--report", "out", *more]
-    code = invoke([*words, "--layout", "./full-two-mamba.toml"])
+    Each run is a process of its own, since vLLM's modules are changed in it.
+    """
+    (folder / "full-two-mamba.toml").write_text(LAYOUT)
+    paths = [*SOURCES, str(ROOT / "ci" / "plug_ins")]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "cachewitness", "run", "--engine", PREPARED),
+            *("--layout", "./full-two-mamba.toml", "--report", "out", "--quiet", *more),
+        ],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "CACHEWITNESS_TPU_INFERENCE": tpu,
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
     report = json.loads((folder / "out" / "report.json").read_bytes())
-    found: dict[str, int] = {}
-    for suite in report["suites"]:
-        for failure in suite["failures"]:
-            found[failure["anomaly"]] = found.get(failure["anomaly"], 0) + 1
-    return code, found
+    failures = [failure for suite in report["suites"] for failure in suite["failures"]]
+    return done.returncode, {failure["anomaly"] for failure in failures}
 
 
-def test_as_released_nothing_is_found_at_manager_level(folder: Path) -> None:
-    assert run(folder, "--suite", "invariants", "--suite", "random") == (0, {})
+def test_as_released_nothing_is_found_at_manager_level(tmp_path: Path) -> None:
+    assert run(tmp_path, "--suite", "invariants", "--suite", "random") == (0, set())
 
 
-def test_a_reset_between_two_steps_hides_keys_from_routers(folder: Path) -> None:
+def test_a_reset_between_two_steps_hides_keys_from_routers(tmp_path: Path) -> None:
     """The events of both pools are put one behind the other, so the second pool's reset comes
     behind what the first has stored since. Nothing else is found.
     """
-    code, found = run(folder, "--suite", "scheduler", "--only", "*:reset-with-running@*")
-    assert (code, [*found]) == (1, ["lost-key-event"])
+    found = run(tmp_path, "--suite", "scheduler", "--only", "*:reset-with-running@*")
+    assert found == (1, {"lost-key-event"})
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found(
-    fault: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_is_found(fault: str, tmp_path: Path) -> None:
     anomaly, old, new = FAULTS[fault]
     file = tmp_path / "tpu_inference" / "core" / "hybrid_coordinator.py"
     shutil.copytree(Path(TPU) / "tpu_inference" / "core", file.parent)
@@ -149,6 +153,5 @@ def test_a_fault_is_found(
     text = file.read_text(encoding="utf-8")
     assert text.count(old) == 1
     file.write_text(text.replace(old, new), encoding="utf-8")
-    monkeypatch.setenv("CACHEWITNESS_TPU_INFERENCE", str(tmp_path))
-    code, found = run(folder, "--suite", "invariants", "--fail-fast")
-    assert (code, [*found]) == (1, [anomaly])
+    found = run(tmp_path, "--suite", "invariants", "--fail-fast", tpu=str(tmp_path))
+    assert found == (1, {anomaly})
