@@ -2,7 +2,7 @@
 specification.
 
 A recurrent state is moved as the bytes of a page (`opaque`), so nothing may look inside, and what
-is served must be what was stored, for the prefix that it was computed behind. Two features do
+is served must be what was stored, for the prefix that it was computed behind. Three features do
 otherwise.
 
 Sources: the document, "Caveats"; `remote_serde` and `enable_blending` in `lmcache/v1/config.py`;
@@ -18,16 +18,23 @@ CACHEGEN = (
     "CacheGen is refused: its compression is lossy, so a page that is loaded is not the page that"
     " was stored, and it takes pages for keys and values, which a recurrent state is not"
 )
+KIVI = (
+    "kivi is refused: LMCache 0.5.6 compresses nothing by it, and each put takes a reference of the"
+    " local cache's, so a page is freed that a later hit reads (findings/lmcache-kivi-frees-local)"
+)
 CACHEBLEND = (
     "CacheBlend is refused: it serves chunks that are no prefix of the prompt and computes some of"
     " their tokens again, and a recurrent state holds all that came before it"
 )
 VARIABLES = {"LMCACHE_REMOTE_SERDE": "remote_serde", "LMCACHE_ENABLE_BLENDING": "enable_blending"}
-"""The environment variables by which either is turned on, and the options that they set."""
+"""The environment variables by which they are turned on, and the options that they set."""
 _OFF = ("", "0", "false", "no", "off", "none", "null")
 _NAMES = {"cachegen": CACHEGEN, "cacheblend": CACHEBLEND, "enable_blending": CACHEBLEND}
 """Options that turn a feature on unless their value turns it off."""
-_VALUES = {"remote_serde": ("cachegen", CACHEGEN), "engine_type": ("blend", CACHEBLEND)}
+_VALUES = {
+    "remote_serde": {"cachegen": CACHEGEN, "kivi": KIVI},
+    "engine_type": {"blend": CACHEBLEND},
+}
 """Options that turn a feature on if their value begins so."""
 FEATURES = (*_NAMES, *_VALUES)
 
@@ -40,8 +47,8 @@ def refusal(option: str, value: object) -> str:
     text = str(value).strip().lower()
     if name in _NAMES:
         return "" if text in _OFF else _NAMES[name]
-    begins, why = _VALUES.get(name, ("", ""))
-    return why if begins and text.startswith(begins) else ""
+    whys = _VALUES.get(name, {})
+    return next((why for begins, why in whys.items() if text.startswith(begins)), "")
 
 
 def refused_by(variable: str, environment: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""CacheGen and CacheBlend are refused by name, however they are asked for; with either turned
+"""CacheGen, KIVI and CacheBlend are refused by name, however they are asked for; with all turned
 off the same command runs.
 """
 
@@ -22,6 +22,7 @@ REFUSED = {
     ),
     "cachegen by name": ((*RUN, "--option", "cachegen=true"), "CacheGen is refused"),
     "cachegen in capitals": ((*RUN, "--option", "remote_serde=CacheGen"), "CacheGen is refused"),
+    "kivi": ((*RUN, "--option", "remote_serde=kivi"), "kivi is refused: LMCache 0.5.6 compresses"),
     "cacheblend": (
         (*RUN, "--option", "enable_blending=true"),
         "CacheBlend is refused: it serves chunks that are no prefix",
@@ -34,6 +35,7 @@ REFUSED = {
     "a campaign": ((*FUZZ, "--option", "engine_type=blend"), "CacheBlend is refused"),
     "a plan, blend": ((*PLAN, "--engine-type", "blend"), "CacheBlend is refused"),
     "a plan, cachegen": ((*PLAN, "--remote-serde", "cachegen"), "CacheGen is refused"),
+    "a plan, kivi": ((*PLAN, "--remote-serde", "kivi"), "kivi is refused"),
 }
 
 

@@ -99,7 +99,7 @@ class Request:
 @click.option(
     "--remote-serde",
     metavar="NAME",
-    help="LMCache's, as it takes it; CacheGen (cachegen) is refused.",
+    help="LMCache's, as it takes it; CacheGen (cachegen) and kivi are refused.",
 )
 @click.option(
     "--release",
