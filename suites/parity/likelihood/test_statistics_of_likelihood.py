@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 
@@ -9,6 +10,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
+import msgspec
 import numpy as np
 from scipy.stats import permutation_test, t, ttest_1samp
 
@@ -97,3 +99,10 @@ def test_the_furthest_prefix_is_compared_with_all_others() -> None:
     by_t = t.sf((math.log(4) - mean) / (deviation * math.sqrt(8 / 7)), 6)
     assert found.prefix == "p7" and found.p == pytest.approx(8 * by_t, rel=1e-3)
     assert worst(pairs[:-1]).p == 1
+
+
+def test_with_too_few_prefixes_nothing_is_excluded_and_the_document_says_so() -> None:
+    """JSON has no infinity: a number that is not known is null."""
+    pairs = [Pair(str(index), 0.02, 0.01, 0.0) for index in range(2)]
+    assert worst(pairs).upper is None
+    assert json.loads(msgspec.json.encode(worst(pairs)))["upper"] is None

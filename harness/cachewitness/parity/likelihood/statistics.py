@@ -96,12 +96,12 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class Worst(msgspec.Struct, frozen=True, kw_only=True):
     """The prefix that moved most: how many times its noise, and the p value of one that is so far
     out. `upper`: a change of more times the noise behind one prefix of `PART` is excluded with 95 %
-    confidence.
+    confidence; None: none is, since there are too few prefixes.
     """
 
     prefix: str
     ratio: float
-    upper: float
+    upper: float | None
     p: float
 
 
@@ -145,9 +145,9 @@ def worst(pairs: Sequence[Pair]) -> Worst:
     return Worst(prefix=prefix, ratio=math.exp(most), upper=_hidden([most, *rest]), p=p)
 
 
-def _hidden(means: Sequence[float]) -> float:
+def _hidden(means: Sequence[float]) -> float | None:
     """Return how many times the noise a change behind one prefix of `PART` is at most, by the mean
-    logarithms of all.
+    logarithms of all; None if these are too few.
 
     Those furthest out are taken for the changed ones, which can only be too many: the mean of the
     changed ones is never above that of those furthest out. The spread is that of the others.
@@ -156,7 +156,7 @@ def _hidden(means: Sequence[float]) -> float:
     ordered = sorted(means, reverse=True)
     others = ordered[count:]
     if len(others) < 2:
-        return math.inf
+        return None
     error = _standard_error(others) * math.sqrt(len(others) / count)
     wide = error * student(len(others) - 1, ALPHA)
     return math.exp(min(_mean(ordered[:count]) + wide, 700.0))

@@ -315,7 +315,7 @@ def _open(arm: Judged, rules: Rules) -> list[str]:
             f"a change of {TWICE:g} times the noise is not excluded (it is {size.ratio:.2f} times,"
             f" {size.upper:.2f} at most){_decides(size, arm.questions)}"
         )
-    if worst.upper >= HIDDEN:
+    if worst.upper is None or worst.upper >= HIDDEN:
         reasons.append(
             f"a change of {HIDDEN:g} times the noise behind one prefix alone is not excluded"
             f" (prefix {worst.prefix} moved by {worst.ratio:.2f} times, {_times(worst.upper)} at"
@@ -338,8 +338,8 @@ def _decides(size: Size, questions: int) -> str:
     return f"; about {needed:,} questions would decide"
 
 
-def _times(value: float) -> str:
-    return f"{value:.2f}" if math.isfinite(value) else "any number"
+def _times(value: float | None) -> str:
+    return "any number" if value is None else f"{value:.2f}"
 
 
 def _nats(value: float) -> str:
