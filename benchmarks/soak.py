@@ -2,9 +2,9 @@
 
     python benchmarks/soak.py --engine NAME [--policy NAME] [--level LEVEL] --operations N --seed N [--kept FILE] [--keep DIR] [--write docs/results/soak.md]
 
-Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if what
-was read had been copied in the same step from a block that this step fills, which vLLM 0.26 and
-later do (docs/systems/vllm-notes.md). `--kept` stores how far it came, and goes on from there. `--keep`
+Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if its
+first finding is of a page that was copied in the same step from a block that this step fills, which
+vLLM 0.26 and later do (docs/systems/vllm-notes.md). `--kept` stores how far it came, and goes on from there. `--keep`
 stores the trace of each alarm as it was drawn; `--write` puts a section on the run into a page.
 """  # noqa: E501
 
@@ -30,9 +30,9 @@ from cachewitness import __version__
 from cachewitness._util import files, pages
 from cachewitness._util.errors import UsageError
 from cachewitness.core import trace_format as traces
+from cachewitness.core.checkers.finding import EARLY_COPY
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Read, StepBegin, Write
-from cachewitness.core.result import Activity, Result
+from cachewitness.core.result import Activity
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.sessions.fuzz.campaign import levels_of
@@ -43,22 +43,6 @@ from cachewitness.workloads.capabilities import fitting
 PORTION = 20
 """So many numbers are run between two times that it is stored how far a run came."""
 KNOWN = "a copy of a block that the same step fills"
-
-
-def known(result: Result) -> bool:
-    """Whether what the first finding read was copied, in the same step, from a block that this
-    step writes or copies to.
-    """
-    finding = min(result.findings, key=lambda found: found.seq)
-    read = result.history.events[finding.seq]
-    if not isinstance(read, Read):
-        return False
-    same = [event for event in result.history.events if event.step == read.step]
-    copies = [move for event in same if isinstance(event, StepBegin) for move in event.copies]
-    filled = {move.dst for move in copies} | {
-        page for event in same if isinstance(event, Write) for page in event.pages
-    }
-    return any(move.dst in read.pages and move.src in filled for move in copies)
 
 
 class Soaked(msgspec.Struct):
@@ -172,9 +156,10 @@ def _run(soaked: Soaked, spec: EngineSpec, trace: Trace) -> str:
     soaked.levels[level] = soaked.levels.get(level, 0) + result.activity.operations
     if not result.findings:
         return ""
-    why = KNOWN if known(drive(trace, spec.open(trace.header))) else "not known"
+    first = min(result.findings, key=lambda finding: finding.seq)
+    why = KNOWN if first.cause == EARLY_COPY else "not known"
     soaked.alarms[why] = soaked.alarms.get(why, 0) + 1
-    return f"{result.findings[0].anomaly}: {why}"
+    return f"{first.anomaly}: {why}"
 
 
 def _section(soaked: Soaked, given: argparse.Namespace) -> str:
