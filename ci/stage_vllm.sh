@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
-# random workloads on the newer one over real tensors, behind a router, and with each of its connectors; a fork; then the tests that need a real vLLM,
+# random workloads on the newer one over real tensors, behind a router, and with each of its connectors; a fork, and a plug-in with block pools of its own; then the tests that need a real vLLM,
 # faults patched into the newer one among them; the tests of what was found in releases that are older, with each of them alone;
 # and vLLM's own tests of the retention interval on the newer one.
 # No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
@@ -78,6 +78,12 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s, a fork in a package of its own\n' "$fork"
     "$venv/bin/python" -m cachewitness.cli run --quiet --layout full --layout full-mamba \
         --engine "vllm:source=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" "$fork"),package=aphrodite@0.29" ||
+        status=$((status ? status : $?))
+    CACHEWITNESS_TPU_INFERENCE=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" tpu-inference==0.32.0)
+    export CACHEWITNESS_TPU_INFERENCE
+    printf '\n== %s with the block pools of tpu-inference\n' "${releases[-1]}"
+    PYTHONPATH=$PYTHONPATH:ci/plug_ins "$venv/bin/python" -m cachewitness.cli run --quiet --layout full-mamba --layout full-swa-mamba \
+        --engine "vllm:source=$source,prepare=tpu_inference_pools:install" --expected ci/plug_ins/tpu-inference-0.32.0.txt ||
         status=$((status ? status : $?))
     for connector in simple simple-lazy offloading offloading-chunks offloading-outputs offloading-sync multi; do
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"

@@ -2,8 +2,8 @@
 
 The model reads entries: one for each token that it computed or restored. All of them count, as in
 full attention, and the last `WINDOW` once more, as in a sliding window. What it answers is moved by
-noise that depends on how the prompt was cut into batches: on where the request began to compute. So
-the same request asked twice is equal to the bit, and a hit is not.
+noise that depends on all of its tokens and on how they were cut into batches: on where the request
+began to compute. So the same request asked twice is equal to the bit, and a hit is not.
 
 A cache with a fault restores other entries than those of the tokens. A bias makes a token the
 answer, and its logarithm is that before the bias, be it one of the vocabulary or not.
@@ -172,7 +172,7 @@ class Double:
     def _best(self, entries: list[int], cut: str) -> dict[int, float]:
         rows = self._table[entries]
         logits = FULL * rows.mean(0) + RECENT * rows[-WINDOW:].mean(0)
-        seed = zlib.crc32(f"{cut}/{len(entries)}/{entries[-8:]}".encode())
+        seed = zlib.crc32(f"{cut}/{entries}".encode())
         logits = logits + np.random.default_rng(seed).normal(size=VOCABULARY) * self._noise
         logprobs = logits - np.log(np.exp(logits).sum())
         best = np.argsort(-logprobs)[:20]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from cachewitness._util import output
 from cachewitness.cli.named_task import is_named, load_named, warn
@@ -120,6 +119,8 @@ def compare_likelihoods(options: dict[str, Any]) -> int:
 
 
 def _compared(options: dict[str, Any], progress: _Progress) -> int:
+    from msgspec.structs import replace
+
     from cachewitness.cli.options import finish
     from cachewitness.cli.report_option import drawn_or_problems
     from cachewitness.parity.likelihood import document, page, terminal
@@ -161,7 +162,7 @@ def _compared(options: dict[str, Any], progress: _Progress) -> int:
     rules = Rules(margin=options["margin"] / 100, min_share=plan.min_share)
     whole = document.document(server.name, other.name if other else "", found, rules, settings)
     if choices and by_itself:
-        whole = msgspec.structs.replace(whole, lm_eval=choices.scored(by_itself, found))
+        whole = replace(whole, lm_eval=choices.scored(by_itself, found))
     content = document.render(whole)
     if options["as_json"]:
         output.echo(content, nl=False)

@@ -11,14 +11,13 @@ if TYPE_CHECKING:
 
     from cachewitness.parity.scores.named_task import NamedTask
 
-OURS = ("problems", "gsm8k")
-
 
 def is_named(options: dict[str, Any]) -> bool:
     """Return whether a task of lm-eval's is asked. Raises UsageError for options that do not fit
     one.
     """
     from cachewitness._util.errors import UsageError
+    from cachewitness.parity.scores.named_task import OURS
 
     name = options["task"]
     if options["data"] and not name:

@@ -22,7 +22,6 @@ from cachewitness.core.trace_format import Step, Submit
 from cachewitness.engines.adapter import Asked, Driven, Refused, Scheduled
 from cachewitness.engines.block_table_diff import BlockTableDiff
 from cachewitness.engines.observe import ObservedManager
-from cachewitness.engines.observe_pins import POOL
 
 NewRequest = Callable[[Submit, list[int]], Any]
 Split = Callable[[Any, int, int], int]
@@ -130,7 +129,7 @@ class ManagerAdapter(Driven):
         if copies:
             scheduled.copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in copies]
         if zeros := self._zeros():
-            scheduled.zeros = [(POOL, zeros)]
+            scheduled.zeros = [(self.manager.zeroed_pool, zeros)]
         return scheduled
 
     def complete(self, scheduled: Scheduled) -> None:

@@ -31,6 +31,7 @@ from cachewitness.engines.dirty_blocks import DirtyBlocks
 from cachewitness.engines.key_events import KeyEventReader
 from cachewitness.engines.observe_pins import POOL, ObservedPool, Pins
 from cachewitness.engines.observe_tier import TIER, ObservedTier
+from cachewitness.engines.several_pools import SeveralPoolsState, pools_of
 
 _NO_BLOCKS: list[Any] = []
 
@@ -95,6 +96,10 @@ class BlockPoolState:
             [block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks
         ] + self._aside
 
+    def note(self, pages: Iterable[int]) -> None:
+        """Note blocks that change past the pool's methods."""
+        self.dirty_blocks.note(pages)
+
     def forget(self, r: str) -> None:
         """Forget a request that holds nothing any more."""
         self._columns.pop(r, None)
@@ -145,6 +150,14 @@ class BlockPoolState:
             return sorted(self._drain_dirty())
         self.dirty_blocks.note(page for _, page in moved)
         return self.dirty_blocks.changed()
+
+    def each_group(self, events: list[Event]) -> list[Event]:
+        """Return key events as they are: a key is of one group."""
+        return events
+
+    def fullest(self) -> int:
+        """Return the only pool."""
+        return POOL
 
     def num_free(self) -> int:
         """Return the length of the free queue."""
@@ -200,24 +213,36 @@ class ObservedManager:
         self.manager = manager
         self._group_of = group_of
         self._pool = manager.block_pool
-        self._blocks = self._pool.blocks
-        self._null = self._pool.null_block.block_id
         self._managers = manager.coordinator.single_type_managers
         tier = getattr(manager, "tier", None)
         self.tiered = tier is not None if tiered is None else tiered
         aside = len(self._managers) if self.tiered else 0
-        pools = [POOL] * len(self._managers) + [TIER] * aside
-        self._no_tables: Tables = [[] for _ in pools]
+        self.pools = [*pools_of(self._managers), *[TIER] * aside]
+        """The pool of each group."""
+        self._no_tables: Tables = [[] for _ in self.pools]
         self._looked_up: dict[str, tuple[int, Any]] = {}
-        self.state = BlockPoolState(manager, group_of, aside)
-        self.diff = BlockTableDiff(self.state, pools, {POOL: [self._null]})
+        self.state: BlockPoolState | SeveralPoolsState
+        if all(single.block_pool is self._pool for single in self._managers):
+            self.state = BlockPoolState(manager, group_of, aside)
+            null = {POOL: [self._pool.null_block.block_id]}
+        else:
+            self.state = SeveralPoolsState(self._managers, self.pools, group_of)
+            null = self.state.null()
+        self.diff = BlockTableDiff(self.state, self.pools, null)
         self._can_copy = hasattr(manager, "take_kv_cache_block_copies")
         partial_hits = getattr(manager.coordinator, "enable_partial_hash_hits", self._can_copy)
-        self._copies_expected = partial_hits or self.state.scratching
+        self.copies_expected = partial_hits or self.state.scratching
         self._copies: list[Any] = []
         self._retained: list[Any] = []
         self._tier = ObservedTier(tier, group_of, len(self._managers))
-        self._pins = Pins()
+        self._pins = Pins(self.pools)
+        zeroed = (
+            pool
+            for pool, single in zip(self.pools, self._managers, strict=False)
+            if getattr(single, "records_new_block_ids", False)
+        )
+        self.zeroed_pool = next(zeroed, POOL)
+        """The pool of the blocks that are to be zeroed."""
         self._key_events = KeyEventReader()
         self._tells = getattr(self._pool, "enable_kv_cache_events", False) and not published
         self.block_pool = ObservedPool(self._pool, self.released)
@@ -329,7 +354,7 @@ class ObservedManager:
         pins = self._pins
         step = self.diff.step
         takes = [
-            pins.take(b.block_id, self._group_of(place.block_hash), pins.next_copy(), step)
+            pins.take(b, self._group_of(place.block_hash), pins.next_copy(), step)
             for place, b in stores
         ]
         self._account(None, takes)
@@ -356,11 +381,13 @@ class ObservedManager:
         """Report that blocks are held for copies that somebody else makes; `group_for` says for
         which group each is.
         """
-        pages = [block.block_id for block in blocks]
-        self.state.dirty_blocks.note(pages)
+        pinned = [*blocks]
+        self.state.note(block.block_id for block in pinned)
         takes = [
-            self._pins.take(page, group_for(page), self._pins.next_copy(), self.diff.step)
-            for page in pages
+            self._pins.take(
+                block, group_for(block.block_id), self._pins.next_copy(), self.diff.step
+            )
+            for block in pinned
         ]
         self._account(None, takes)
 
@@ -371,9 +398,7 @@ class ObservedManager:
         held = [block for block in blocks if not block.is_null]
         for block in held:
             self.events.append(
-                self._pins.take(
-                    block.block_id, group_for(block.block_id), self._pins.next_copy(), self.step
-                )
+                self._pins.take(block, group_for(block.block_id), self._pins.next_copy(), self.step)
             )
         self._let_go([r], "evict")
 
@@ -405,7 +430,7 @@ class ObservedManager:
 
     def tell(self, events: Iterable[Any]) -> None:
         """Report what routers are told of keys."""
-        self.diff.events += self._key_events.read(events, self.diff.step)
+        self.diff.events += self.state.each_group(self._key_events.read(events, self.diff.step))
 
     def tables(self, r: str) -> list[list[int]]:
         """Return the request's pages per group by column, as of its last call. Not to be
@@ -455,7 +480,7 @@ class ObservedManager:
         if request is None:
             self.diff.settle(holders, reason=reason)
         else:
-            further = self._new_copies if self._copies_expected else None
+            further = self._new_copies if self.copies_expected else None
             self.diff.settle(holders, served=request.request_id, reason=reason, further=further)
         self._report_key_events()
 
@@ -490,10 +515,10 @@ class ObservedManager:
         for index, copy in enumerate(copies):
             holder = self._pins.next_copy()
             ends = (copy.src_block_id, copy.dst_block_id)
-            self.state.dirty_blocks.note(ends)
+            self.state.note(ends)
             group = next((g for g, places in enumerate(holding) if not places.isdisjoint(ends)), 0)
             for block in retained[2 * index : 2 * index + 2]:
-                takes.append(self._pins.take(block.block_id, group, holder, self.diff.step))
+                takes.append(self._pins.take(block, group, holder, self.diff.step))
         self._copies += copies
         self._retained += retained
         return takes
@@ -504,7 +529,7 @@ class ObservedManager:
         for transfer in transfers:
             holder = self._pins.next_copy()
             group = self._group_of(transfer.key)
-            blocks.append(self._pins.take(transfer.block.block_id, group, holder, self.diff.step))
+            blocks.append(self._pins.take(transfer.block, group, holder, self.diff.step))
             places.append(self._tier.hold(transfer, holder, self.diff.step))
         self._account(None, blocks)
         self.diff.events += self._tier.changes(self.diff.step, "evict", places)
@@ -514,6 +539,5 @@ class ObservedManager:
         """Report that blocks kept for copies were given back to the pool; `request` is for whom
         they were keyed.
         """
-        pages = [block.block_id for block in blocks]
-        self.state.dirty_blocks.note(pages)
-        self._account(request, self._pins.drop(pages, self.diff.step))
+        self.state.note(block.block_id for block in blocks)
+        self._account(request, self._pins.drop(blocks, self.diff.step))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cachewitness.core.events import Acquire, Event, Release
 
 POOL = 0
-"""vLLM's groups alias one pool."""
+"""The pool that vLLM's groups alias; where they do not (`several_pools`), that of the first."""
 
 
 class Pins:
-    """The pages that copies hold, and for which group each does. A page may be held by several;
-    the first comes first.
+    """The blocks that copies hold, and for which group each does. A block may be held by several;
+    the first comes first. `pools` is the pool of each group.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pools: Sequence[int]) -> None:
+        self._pools = pools
         self._held: dict[int, list[tuple[str, int]]] = {}
+        """By the block's identity: blocks of several pools have one number."""
         self._count = 0
 
     def next_copy(self) -> str:
@@ -25,21 +27,24 @@ class Pins:
         self._count += 1
         return f"copy:{self._count}"
 
-    def take(self, page: int, group: int, copy: str, step: int) -> Event:
-        """Note that a copy holds a page, and return the event."""
-        self._held.setdefault(page, []).append((copy, group))
-        return Acquire(step=step, pool=POOL, group=group, pages=[page], holder=copy)
+    def take(self, block: Any, group: int, copy: str, step: int) -> Event:
+        """Note that a copy holds a block, and return the event."""
+        self._held.setdefault(id(block), []).append((copy, group))
+        pages = [block.block_id]
+        return Acquire(step=step, pool=self._pools[group], group=group, pages=pages, holder=copy)
 
-    def drop(self, pages: Iterable[int], step: int) -> list[Event]:
-        """Note that pages were given back, each by one of the copies that held it, if any did;
+    def drop(self, blocks: Iterable[Any], step: int) -> list[Event]:
+        """Note that blocks were given back, each by one of the copies that held it, if any did;
         return the events.
         """
         drops: list[Event] = []
-        for page in pages:
-            held = self._held.get(page)
-            if held:
+        for block in blocks:
+            if held := self._held.get(id(block)):
                 copy, group = held.pop(0)
-                drops.append(Release(step=step, pool=POOL, group=group, pages=[page], holder=copy))
+                pool = self._pools[group]
+                drops.append(
+                    Release(step=step, pool=pool, group=group, pages=[block.block_id], holder=copy)
+                )
         return drops
 
 

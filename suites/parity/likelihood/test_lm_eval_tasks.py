@@ -4,8 +4,10 @@ named.
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,14 @@ import pytest
 pytestmark = pytest.mark.score
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 
+from lm_eval.api.model import hash_args
+from lm_eval.api.samplers import ContextSampler
+from lm_eval.models.api_models import TemplateAPI
+from lm_eval.models.openai_completions import LocalChatCompletion
+
 from cachewitness.cli import invoke
 from cachewitness.engines.answers import Opening
+from cachewitness.parity.scores.noting import body_of
 from cachewitness.parity.scores.server import LocalServer
 from cachewitness.parity.scores.traps import OwnRun, own_max_length, traps
 from suites.support.likelihood_double import Double
@@ -125,13 +133,29 @@ def test_a_task_that_writes_its_answers_is_scored_as_problems_are(
     assert found == whole["exit_code"] == 1, printed.err
     right = {arm["arm"]: arm["right"]["number-of-things"] for arm in whole["arms"]}
     assert right == {"off": 16, "miss": 16, "hit": 0}
-    assert "lm-eval's own prompts share" in printed.err and "characters" in printed.err
+    assert "its prompts share" in printed.err and "characters" in printed.err
 
 
 def test_choices_without_likelihood_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with Double().serving() as url:
         code = invoke(["score", "--base-url", url, *TINY[:4]])
     assert code == 4 and "add --likelihood" in capsys.readouterr().err
+
+
+def test_each_trap_is_in_the_lm_eval_that_is_installed() -> None:
+    client = SimpleNamespace(model="m", _max_gen_toks=1)
+    chat = LocalChatCompletion._create_payload(
+        client, [{"role": "user", "content": "?"}], gen_kwargs={"until": [*"abcde"]}
+    )
+    assert chat["stop"] == [*"abcd"]
+    assert body_of("m", [1, 2])["echo"] is True
+    one_at_a_time = inspect.getsource(TemplateAPI.model_call)
+    together = inspect.getsource(TemplateAPI.amodel_call)
+    assert "eos=self.eos_string" in one_at_a_time and "eos=" not in together
+    assert "[x[-max_context_len:] for x" in inspect.getsource(TemplateAPI.generate_until)
+    assert [*inspect.signature(hash_args).parameters] == ["attr", "args"]
+    sampler = ContextSampler([{"row": row} for row in range(99)], rnd=1)
+    assert sampler.sample(5) != sampler.sample(5)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ class Choices:
         return LmEval(own_way=own, traps=[*lines, *found])
 
     def scored(self, by_itself: LmEval, found: Measured) -> LmEval:
-        """Add what lm-eval makes of the likelihoods that the arms measured, beside the cold ones.
+        """Add what lm-eval makes of the likelihoods that the arms measured, beside the cold ones,
+        by each metric of right and wrong.
 
         A token that is not among an arm's best counts as the last of them.
         """
@@ -79,7 +80,8 @@ class Choices:
             docs = sorted(cold.keys() & there.keys())
             for name in dict.fromkeys(name for doc in docs for name in cold[doc]):
                 pairs = [(cold[doc][name], there[doc][name]) for doc in docs]
-                rows.append(_metric(arm, name, pairs))
+                if {value for pair in pairs for value in pair} <= {0.0, 1.0}:
+                    rows.append(_metric(arm, name, pairs))
         places = {index: len(one.nodes(sys.maxsize)) for index, one in enumerate(found.questions)}
         asked = {index: len({*map(tuple, paths)}) for index, paths in found.paths.items()}
         return msgspec.structs.replace(

@@ -28,6 +28,8 @@ SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 FORMATS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
 GENERATED = "generate_until"
 CHOSEN = ("loglikelihood", "multiple_choice")
+OURS = ("problems", "gsm8k")
+"""Tasks that are this package's, if no folder is given."""
 OWN_SEED = 1234
 """The seed by which lm-eval draws examples unless it is given one."""
 
@@ -196,7 +198,7 @@ def _check_single(name: str, manager: Any) -> None:
     if name in manager.all_subtasks:
         return
     if name not in manager.all_tasks:
-        near = nearest(name, manager.all_subtasks)
+        near = nearest(name, [*OURS, *manager.all_subtasks])
         raise UsageError(f"--task: lm-eval has no task {name!r}{near}")
     raise UsageError(f"--task {name}: lm-eval has a group of that name; name one task of it")
 

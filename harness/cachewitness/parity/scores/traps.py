@@ -46,7 +46,7 @@ def traps_of(
     try:
         task.samples(model, drawn=True)
     except Exception as error:
-        return [f"lm-eval cannot ask it by itself ({type(error).__name__}: {error})"]
+        return [f"it cannot ask the task ({type(error).__name__}: {error})"]
     generation = task.generation
     own = OwnRun(
         prompts=[one.tokens for one in model.wanted],
@@ -84,7 +84,7 @@ def _cut(own: OwnRun, max_length: int) -> str:
         return ""
     answer = f" beside an answer of {own.answer_max:,}" if own.answer_max else ""
     return (
-        f"{long:,} of {len(own.lengths):,} prompts are longer than the {room:,} tokens that lm-eval"
+        f"{long:,} of {len(own.lengths):,} prompts are longer than the {room:,} tokens that it"
         f" sends{answer} (max_length={max_length + 1}): it cuts them from the left, each at another"
         " place, so nothing is shared any more; raise max_length in its --model_args"
     )
@@ -96,9 +96,9 @@ def _examples(own: OwnRun) -> str:
     if len(own.prompts) < 2 or shared >= SHARED_LEAST * whole:
         return ""
     return (
-        f"lm-eval's own prompts share {shared:,} of {whole:,.0f} {own.unit} (it draws other"
+        f"its prompts share {shared:,} of {whole:,.0f} {own.unit} (it draws other"
         " examples for each question, or has none): a prefix cache has next to nothing to restore;"
-        " here the task's first documents are the examples"
+        " here, without --random-shots, the task's first documents are the examples"
     )
 
 
@@ -107,7 +107,7 @@ def _stops(own: OwnRun) -> str:
         return ""
     left = ", ".join(map(repr, own.until[STOPS_MAX:]))
     return (
-        f"of {len(own.until)} stop strings lm-eval's client of chats sends the first {STOPS_MAX},"
+        f"of {len(own.until)} stop strings its client of chats sends the first {STOPS_MAX},"
         f" so an answer does not end at {left}"
     )
 
@@ -116,7 +116,7 @@ def _end(own: OwnRun) -> str:
     if not own.until or not own.end or own.end in own.until:
         return ""
     return (
-        f"lm-eval sends {own.end!r} as a stop string as well with num_concurrent=1, and does not"
+        f"it sends {own.end!r} as a stop string as well with num_concurrent=1, and does not"
         " with more: compare runs of equal concurrency alone"
     )
 
@@ -125,7 +125,7 @@ def _kept(own: OwnRun) -> str:
     if own.servers < 2:
         return ""
     return (
-        "lm-eval's --use_cache names an answer by its request alone, not by the server: with one"
+        "its --use_cache names an answer by its request alone, not by the server: with one"
         " file for both servers the second is never asked"
     )
 

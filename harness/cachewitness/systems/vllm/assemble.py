@@ -44,7 +44,8 @@ from cachewitness.systems.vllm.engine_config import (
     model_runner,
     most_drafts,
 )
-from cachewitness.systems.vllm.header import describe
+from cachewitness.systems.vllm.header import describe, with_pools
+from cachewitness.systems.vllm.plugged import Prepare, unprepared
 from cachewitness.systems.vllm.prefill_checkpoints import PrefillCheckpoints, with_checkpoints
 from cachewitness.systems.vllm.request_options import request_options
 from cachewitness.systems.vllm.rswa import answer_windows
@@ -71,12 +72,19 @@ class Assembled(NamedTuple):
 
 
 def manager_engine(
-    header: TraceHeader, options: Options, source: Source, sized: str = "", *, full: bool = False
+    header: TraceHeader,
+    options: Options,
+    source: Source,
+    sized: str = "",
+    *,
+    full: bool = False,
+    prepare: Prepare = unprepared,
 ) -> Assembled:
     """Return vLLM's cache manager under the harness's scheduling, `sized` by vLLM itself if it says
     how.
 
-    `full`: key events tell of hits as well. Raises UsageError for what this release cannot do.
+    `full`: key events tell of hits as well. `prepare` is called before the manager is built. Raises
+    UsageError for what this release cannot do.
     """
     clock = Clock()
     interval = interval_of(header, options, source)
@@ -86,11 +94,13 @@ def manager_engine(
     else:
         config = cache_config(source, header, options, interval)
         sizes = block_sizes_of(source, header, config, options)
+    prepare(kv_cache_config=config)
     with retaining(source, interval):
         core = manager(source, config, sizes, options)
     timed = TimedManager(core, clock)
+    observed = ObservedManager(timed, source.utils.get_group_id)
     adapter = ManagerAdapter(
-        ObservedManager(timed, source.utils.get_group_id),
+        observed,
         timed.new_requests(request_maker(source, sizes[1], options, full=full)),
         options.max_model_len,
         chunk_split(source, header, options, core, sizes),
@@ -99,9 +109,8 @@ def manager_engine(
     # vLLM's start-up check has accepted the length, so it holds a request of that length alone.
     adapter.holds = options.max_model_len - 1 if sized else 0
     rules = rules_of(header, options, source, core, sizes, interval)
-    return Assembled(
-        described_by(header, options, source, rules, answer_windows(config)), adapter, clock
-    )
+    described = described_by(header, options, source, rules, answer_windows(config))
+    return Assembled(with_pools(described, observed), adapter, clock)
 
 
 def scheduler_engine(
@@ -113,13 +122,14 @@ def scheduler_engine(
     *,
     full: bool = False,
     scheduler_cls: type | None = None,
+    prepare: Prepare = unprepared,
 ) -> Assembled:
     """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is
     asked for.
 
     It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well.
-    `scheduler_cls` takes the place of vLLM's own class. Raises UsageError for what this release
-    cannot do.
+    `scheduler_cls` takes the place of vLLM's own class. `prepare` is called before the scheduler
+    is built. Raises UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
     if sized and connector is not None and connector.kind.name == LMCACHE:
@@ -148,6 +158,7 @@ def scheduler_engine(
         )
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
+    prepare(kv_cache_config=config, vllm_config=whole)
     with retaining(source, interval), model_runner(options):
         scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
         check_depth(source, whole, options)
@@ -164,7 +175,9 @@ def scheduler_engine(
     rules = replace(
         rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment
     )
-    described = described_by(header, options, source, rules, answer_windows(config))
+    described = with_pools(
+        described_by(header, options, source, rules, answer_windows(config)), observed
+    )
     able = [name for name in special.capabilities if connector is None or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, config, options)

@@ -19,6 +19,9 @@ RING = [GroupSpec("full", 16), GroupSpec("chunked", 16, chunk=4)]
 
 
 _SIBLINGS = {"use_eagle": True, "shared_prefix_checkpoints": True}
+_FAR_AHEAD = {"use_eagle": True, "num_speculative_tokens": 9}
+SHORT = [GroupSpec("full", 4)]
+"""Blocks of which drafts fill several."""
 ALONE = [GroupSpec("recurrent", 16)]
 """Recurrent states and nothing else, as in Mamba."""
 
@@ -117,6 +120,7 @@ def connector_configurations() -> list[Configuration]:
         layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-swa-mamba")
     )
     smaller = layouts.load("full-swa-unequal")
+    short = Layout("full4", SHORT, story="drafts reach beyond the next block", source="made up")
     return [
         Configuration(full, {"tier_pages": 16, "tier_delay": 3}),
         Configuration(window, {"retention_interval": None, "tier_pages": 12, "tier_delay": 2}),
@@ -128,6 +132,7 @@ def connector_configurations() -> list[Configuration]:
         Configuration(three, {"retention_interval": None, "tier_pages": 96, "tier_delay": 2}),
         Configuration(full, {"tier_pages": 32, "num_speculative_tokens": 3}),
         Configuration(full, {"tier_pages": 64, "tier_delay": 2, "use_eagle": True}),
+        Configuration(short, {"tier_pages": 64, "tier_delay": 2, **_FAR_AHEAD}),
         Configuration(
             state,
             {"retention_interval": None, "hash_block_size": 4, "tier_pages": 48, "tier_delay": 2},

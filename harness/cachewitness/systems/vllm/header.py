@@ -1,5 +1,5 @@
 """What an engine of vLLM's shape declares of itself: one pool that all groups alias, page 0 the
-null block.
+null block, unless a plug-in has made several.
 
 Sources: vLLM 0.33.0, `v1/core/kv_cache_utils.py`; `v1/core/single_type_kv_cache_manager.py`.
 """
@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from cachewitness._util.errors import UsageError
 from cachewitness.core.events import (
     Eviction,
     Group,
@@ -22,8 +23,10 @@ from cachewitness.core.events import (
 )
 from cachewitness.core.trace_format import GroupSpec, TraceHeader
 from cachewitness.engines.adapter import CAPABILITIES, SECOND
+from cachewitness.engines.observe import ObservedManager
 from cachewitness.engines.observe_pins import POOL
 from cachewitness.engines.observe_tier import TIER
+from cachewitness.engines.several_pools import SeveralPoolsState
 from cachewitness_reference.vllm.config import Options
 
 PRUNABLE = ("sliding", "recurrent")
@@ -129,6 +132,30 @@ def key_events(trace: TraceHeader, hash_block_size: int) -> KeyEvents:
 
 def _why(rules: Rules, otherwise: str) -> str:
     return otherwise if rules.caching else "prefix caching is off"
+
+
+def with_pools(header: Header, observed: ObservedManager) -> Header:
+    """Return the header with the pools that the groups of a manager lie in, if they are several.
+    Raises UsageError for what is not driven with several.
+    """
+    state = observed.state
+    if not isinstance(state, SeveralPoolsState):
+        return header
+    if observed.copies_expected:
+        raise UsageError(
+            "several block pools are not driven with hits inside a block or with drafts beside"
+            " states: a copy does not say in which pool its blocks are"
+        )
+    nulls = state.null()
+    pools = [
+        Pool(id=pool, pages=pages, null=nulls[pool], eviction=LRU)
+        for pool, pages in state.sizes().items()
+    ]
+    groups = [
+        msgspec.structs.replace(group, pool=pool)
+        for group, pool in zip(header.groups, observed.pools, strict=True)
+    ]
+    return msgspec.structs.replace(header, pools=pools, groups=groups)
 
 
 def with_tier(

@@ -47,7 +47,14 @@ from cachewitness.systems.vllm.connectors.tiers import TIERING, spec_named, tier
 from cachewitness.systems.vllm.declared import read_options, release_name
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
 from cachewitness.systems.vllm.known import known_lists
-from cachewitness.systems.vllm.plugged import allow, blamed, imported, settings, start
+from cachewitness.systems.vllm.plugged import (
+    allow,
+    blamed,
+    imported,
+    prepared_by,
+    settings,
+    start,
+)
 from cachewitness.systems.vllm.scheduler import RealScheduler
 from cachewitness.systems.vllm.source import FIRST, KNOWN, LAST, Source, load
 from cachewitness.toy.kind import need_torch
@@ -71,11 +78,11 @@ VALUES = {
 """What an option of the engine's name may be, its default first."""
 WITH_CONNECTOR = ("load_failure", "sync_failures")
 """Options about the loads of a connector, which need one."""
-PLUGGED = ("scheduler_cls", "connector")
+PLUGGED = ("scheduler_cls", "connector", "prepare")
 """Options that may name a class of another package."""
 NEEDS = {"connector_config": "connector", "spec": "connector", "secondary_tiers": "connector"}
 """Options that say more of what another one names."""
-WITHOUT_HISPARSE = ("connector", "scheduler_cls", "sized", "tensors")
+WITHOUT_HISPARSE = ("connector", "scheduler_cls", "prepare", "sized", "tensors")
 """Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
 are not driven."""
 
@@ -183,6 +190,7 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     asked = read_options(header, source)
     full = options["key_events"] == "full"
     sized = options.get("sized", "")
+    prepare = prepared_by(options.get("prepare", ""))
     if "hisparse" in options:
         eager = chosen("vllm", options, "hisparse", WAYS) == "eager"
         assembled = hisparse_engine(header, asked, source, eager=eager, full=full)
@@ -201,9 +209,10 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
             sized,
             full=full,
             scheduler_cls=_scheduler_of(options, source),
+            prepare=prepare,
         )
     else:
-        assembled = manager_engine(header, asked, source, sized, full=full)
+        assembled = manager_engine(header, asked, source, sized, full=full, prepare=prepare)
     engine = VllmEngine(
         _limited(header, assembled.header, options, source), assembled.adapter, assembled.clock
     )
@@ -264,7 +273,7 @@ def _limited(
             "vLLM sets blocks aside for the drafts of a draft model alone; the reference does so"
             " for all"
         )
-    if why := _out_of_step(trace, source):
+    if why := _out_of_step(trace, source, options):
         limits["differential"] = why
     declared = header.rules.key_events
     if declared is not None and (events := options["key_events"]) in ("strict", "full"):
@@ -289,7 +298,7 @@ def _withdraws_not(trace: TraceHeader, options: Mapping[str, str]) -> str:
     return ""
 
 
-def _out_of_step(trace: TraceHeader, source: Source) -> str:
+def _out_of_step(trace: TraceHeader, source: Source, options: Mapping[str, str]) -> str:
     """Return why the reference is not compared with a vLLM on a configuration, and what judges it
     all the same; empty if it is compared.
     """
@@ -299,6 +308,8 @@ def _out_of_step(trace: TraceHeader, source: Source) -> str:
             " right, so that they are not compared; vLLM's own is judged by the rules alone, in the"
             " suites scheduler and scheduler-random"
         )
+    if name := options.get("prepare", ""):
+        return f"prepare={name} may change what vLLM decides; it is judged by the rules alone"
     release = release_name(source)
     if release == NEWEST:
         return ""
@@ -383,6 +394,10 @@ ENGINE = EngineKind(
         ),
         "scheduler_cls": (
             "at scheduler level: `module:Class` in place of vLLM's Scheduler (docs/plug-ins.md)"
+        ),
+        "prepare": (
+            "`module:function`, called before the cache manager is built: what a platform's"
+            " executor does when it starts (docs/plug-ins.md)"
         ),
         "plugins": (
             "the plug-ins of vLLM that are loaded, `a+b`; left out: none, whatever is installed"

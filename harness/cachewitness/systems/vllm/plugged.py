@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -22,11 +22,19 @@ from cachewitness._util import imports
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.names import nearest
 from cachewitness.core.engine_failure import by_the_user, message_of
+from cachewitness.systems.vllm.build import parameters
 
 ALLOWED = "VLLM_PLUGINS"
 """The variable by which vLLM is told which plug-ins it may load; empty: none."""
+Prepare = Callable[..., None]
+"""Called before vLLM's cache manager is built, with `kv_cache_config` and, at scheduler level,
+`vllm_config`."""
 GROUPS = ("vllm.general_plugins", "vllm.platform_plugins")
 """The kinds of plug-ins that the core of an engine loads."""
+
+
+def unprepared(**offered: Any) -> None:
+    """Prepare nothing."""
 
 
 def allow(text: str) -> list[str]:
@@ -103,17 +111,50 @@ def imported(option: str, name: str) -> Any:
 
     Raises UsageError if there is none.
     """
-    module, colon, attribute = name.partition(":")
     where = f"--engine vllm:{option}={name}"
+    if not isinstance(kind := _named(where, name), type):
+        module, _, attribute = name.partition(":")
+        raise UsageError(f"{where}: {module} has no class {attribute!r}")
+    return kind
+
+
+def _named(where: str, name: str) -> Any:
+    """Return what `module:name` is, None for nothing. Raises UsageError if the module cannot be
+    imported.
+    """
+    module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{where}: write module:Class")
     try:
         found = imports.imported(module)
     except Exception as error:
         raise UsageError(f"{where}: {module} cannot be imported: {_reason(error)}") from None
-    if not isinstance(kind := getattr(found, attribute, None), type):
-        raise UsageError(f"{where}: {module} has no class {attribute!r}")
-    return kind
+    return getattr(found, attribute, None)
+
+
+def prepared_by(name: str) -> Prepare:
+    """Return what calls the function that the option `prepare` names, with as much of what is
+    offered as it takes: what the executor or the worker of a platform does when it starts.
+
+    Raises UsageError if there is none, or it fails.
+    """
+    if not name:
+        return unprepared
+    where = f"--engine vllm:prepare={name}"
+    function = _named(where, name)
+    if not callable(function):
+        raise UsageError(f"{where}: is no function")
+
+    def prepare(**offered: Any) -> None:
+        known = parameters(function)
+        try:
+            function(**{key: value for key, value in offered.items() if key in known})
+        except BaseException as error:
+            if by_the_user(error):
+                raise
+            raise UsageError(f"{where}: failed: {_reason(error)}") from None
+
+    return prepare
 
 
 def settings(option: str, text: str) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from cachewitness.engines.cache_state import Tables
 from cachewitness.engines.key_events import medium_of
 from cachewitness.engines.manager_adapter import NewRequest
 from cachewitness.engines.observe import ObservedManager
-from cachewitness.engines.observe_pins import POOL
 from cachewitness.systems.vllm.build import fill
 from cachewitness.systems.vllm.clock import Clock, late
 from cachewitness.systems.vllm.drafts import NO_TOKEN, Flight, Flights
@@ -212,13 +211,19 @@ class RealScheduler(Driven):
         """Whether nobody has blocks but requests that run: no session that waits, no load or
         store, no step in flight.
         """
-        pool = self.manager.block_pool
+        managers = self.manager.coordinator.single_type_managers
         held = Counter(
-            block for r in self.running() for row in self.manager.tables(r) for block in row
+            id(block)
+            for r in self.running()
+            for single in managers
+            for block in single.req_to_blocks.get(r, ())
         )
-        del held[pool.null_block.block_id]
-        theirs = all(pool.blocks[block].ref_cnt == count for block, count in held.items())
-        return theirs and bool(pool.get_num_free_blocks() + len(held) == pool.num_gpu_blocks - 1)
+        pools = {id(blocks): blocks for single in managers for blocks in [single.block_pool.blocks]}
+        return all(
+            block.is_null or block.ref_cnt == held[id(block)]
+            for blocks in pools.values()
+            for block in blocks
+        )
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -241,7 +246,7 @@ class RealScheduler(Driven):
         scheduled = Scheduled(
             chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
             copies=[*self.worker.copies],
-            zeros=[(POOL, [*zeros])] if zeros else [],
+            zeros=[(self.manager.zeroed_pool, [*zeros])] if zeros else [],
             drafts={
                 r: [max(token, NO_TOKEN) for token in drafts]
                 for r, drafts in output.scheduled_spec_decode_tokens.items()
@@ -352,7 +357,8 @@ class RealScheduler(Driven):
 
     def statistics_of(self, outputs: Any) -> list[Stats]:
         """Return what operators are told with the answer to a step."""
-        return statistics_of(outputs, self.manager.step, admissions=self._counts_admissions)
+        pool = self.manager.state.fullest()
+        return statistics_of(outputs, self.manager.step, pool, admissions=self._counts_admissions)
 
     def report(self, r: str) -> None:
         """Report the tokens that a request was given since they were last reported."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from cachewitness.core.events import Stats
-from cachewitness.engines.observe_pins import POOL
 
 
 def counts_admissions(manager: Any) -> bool:
@@ -20,20 +19,21 @@ def counts_admissions(manager: Any) -> bool:
     return hasattr(manager, "record_prefix_cache_stats")
 
 
-def statistics_of(outputs: Any, step: int, *, admissions: bool) -> list[Stats]:
+def statistics_of(outputs: Any, step: int, pool: int, *, admissions: bool) -> list[Stats]:
     """Return what is told with the answer to a step, by client: the statistics come with one of
     them.
 
-    `admissions`: look-ups are counted when their requests are admitted.
+    `pool` is the one whose use they tell. `admissions`: look-ups are counted when their requests
+    are admitted.
     """
     found = [
         output.scheduler_stats for output in outputs.values() if output.scheduler_stats is not None
     ]
-    return [_event(stats, outputs, step, admissions=admissions) for stats in found]
+    return [_event(stats, outputs, step, pool, admissions=admissions) for stats in found]
 
 
-def _event(stats: Any, outputs: Any, step: int, *, admissions: bool) -> Stats:
-    event = Stats(step=step, pool=POOL, usage=stats.kv_cache_usage)
+def _event(stats: Any, outputs: Any, step: int, pool: int, *, admissions: bool) -> Stats:
+    event = Stats(step=step, pool=pool, usage=stats.kv_cache_usage)
     if not admissions:
         return event
     caching = stats.prefix_cache_stats

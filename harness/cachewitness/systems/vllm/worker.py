@@ -56,22 +56,26 @@ def worker_of(
     if scheduler.use_v2_model_runner or (options.async_depth and most_drafts(options)):
         tables = _runner(source, config, kv_cache_config).input_batch.block_table.block_tables
         return WorkerTables([table.max_num_blocks_per_req for table in tables])
-    return RealWorker(source, config, kv_cache_config, options)
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    pages = max(len(single.block_pool.blocks) for single in managers)
+    return RealWorker(source, config, kv_cache_config, options, pages)
 
 
 class RealWorker(WorkerTables):
     """Has vLLM's model runner follow what its scheduler says."""
 
-    def __init__(self, source: Source, config: Any, kv_cache_config: Any, options: Options) -> None:
+    def __init__(
+        self, source: Source, config: Any, kv_cache_config: Any, options: Options, pages: int
+    ) -> None:
         import torch
 
         super().__init__()
-        self._pages: int = kv_cache_config.num_blocks
+        self._pages = pages
         apart = torch.zeros((2, self._pages, 2), dtype=torch.int64)
         self._caches = (torch.zeros((self._pages, 2), dtype=torch.int64), apart[0])
         """A cache that is a tensor of its own, and one that is half of a tensor, as where keys and
         values lie apart."""
-        self._states = _states(source, config, kv_cache_config, options)
+        self._states = _states(source, config, kv_cache_config, options, pages)
         self._runner = _runner(source, config, kv_cache_config)
         vars(self._runner).update(kv_caches=list(self._caches))
         self._slots = SlotMapping(self._runner.input_batch)
@@ -212,10 +216,10 @@ def _runner(source: Source, config: Any, kv_cache_config: Any) -> Any:
 
 
 def _states(
-    source: Source, config: Any, kv_cache_config: Any, options: Options
+    source: Source, config: Any, kv_cache_config: Any, options: Options, pages: int
 ) -> StateCopies | None:
-    """Return what copies running states; None where there are none that may be hit, or drafts,
-    whose states a kernel moves.
+    """Return what copies running states in so many pages; None where there are none that may be
+    hit, or drafts, whose states a kernel moves.
     """
     state = source.part("v1.kv_cache_interface", "MambaSpec")
     groups = [
@@ -225,7 +229,7 @@ def _states(
     ]
     aligned = options.mamba_cache_mode == "align" and options.enable_caching
     return (
-        StateCopies(source, config, kv_cache_config, groups)
+        StateCopies(source, config, kv_cache_config, groups, pages)
         if groups and aligned and not most_drafts(options)
         else None
     )

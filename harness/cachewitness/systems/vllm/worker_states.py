@@ -39,7 +39,7 @@ class StateCopies:
     """Copies running states in front of each step."""
 
     def __init__(
-        self, source: Source, config: Any, kv_cache_config: Any, groups: list[int]
+        self, source: Source, config: Any, kv_cache_config: Any, groups: list[int], pages: int
     ) -> None:
         import torch
 
@@ -53,7 +53,6 @@ class StateCopies:
         self._specs = {
             group: kv_cache_config.kv_cache_groups[group].kv_cache_spec for group in groups
         }
-        pages = kv_cache_config.num_blocks
         self._numbers = torch.arange(pages)[:, None]
         self._states = {group: torch.zeros((pages, 1), dtype=torch.int64) for group in groups}
         self._layers = {

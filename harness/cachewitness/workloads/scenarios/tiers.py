@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from cachewitness.workloads.scenarios.shape import Script, Shape
 
+_ENOUGH = 14
+"""Steps in which a request that never runs is found."""
+
 
 def second_tier(s: Script, shape: Shape) -> int:
     """Lose a prefix on the device, by reset and for want of room, and bring it back; then lose
@@ -31,6 +34,21 @@ def second_tier(s: Script, shape: Shape) -> int:
     s.reset()
     s.serve("f", f"doc:{4 * u + 1}", chunk=2 * u)
     return shape.pages(5 * u + 9) * 2
+
+
+def loaded_alone(s: Script, shape: Shape) -> int:
+    """Load a prefix into a pool that holds the request with its drafts, and nobody beside it."""
+    u = shape.unit
+    text = f"doc:{3 * u + 1}"
+    s.serve("a", text, chunk=4 * u)
+    for _ in range(shape.tier_delay + 2):
+        s.step()
+    s.reset(running=True, tier="local")
+    s.submit("b", text)
+    for _ in range(_ENOUGH):
+        s.step(("b", 4 * u))
+    s.finish("b")
+    return shape.pages(3 * u + 1) + 1
 
 
 def cold_then_from_tier(s: Script, shape: Shape) -> int:

@@ -159,7 +159,7 @@ class ObservedFront(ObservedManager):
 
     def block(self, block_id: int) -> Any:
         """Return a block of the device."""
-        return self._blocks[block_id]
+        return self._pool.blocks[block_id]
 
     def hold_for_stores(self, copies: Iterable[PageCopy]) -> list[Any]:
         """Hold the blocks that are to be stored until the step has run, and return them."""
@@ -168,8 +168,8 @@ class ObservedFront(ObservedManager):
         for copy in copies:
             holder = self._pins.next_copy()
             group = self._connector.infos[copy.kernel_group].engine_group_id
-            blocks.append(self._blocks[copy.block_id])
-            takes.append(self._pins.take(copy.block_id, group, holder, self.step))
+            blocks.append(self.block(copy.block_id))
+            takes.append(self._pins.take(blocks[-1], group, holder, self.step))
         self._pool.touch(blocks)
         self._account(None, takes)
         return blocks
@@ -216,6 +216,9 @@ class ObservedFront(ObservedManager):
                 info = self._connector.infos[kernel_group]
                 group = info.engine_group_id
                 at = chunk * server.groups.blocks_per_chunk(kernel_group) + column
-                if at * info.tokens_per_block >= on_device and pages[group][at] != self._null:
+                if (
+                    at * info.tokens_per_block >= on_device
+                    and pages[group][at] != self._pool.null_block.block_id
+                ):
                     places[group][at] = stored
         return places
