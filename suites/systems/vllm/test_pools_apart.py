@@ -98,7 +98,7 @@ FAULTS = {
         "        (lambda *_, **__: None)(",
     ),
     "what is hit is not taken": Fault(
-        "engine-crashed",
+        "use-after-free",
         "            self.coordinator.allocate_new_computed_blocks(",
         "            (lambda **_: None)(",
     ),
