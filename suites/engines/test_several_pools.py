@@ -11,7 +11,7 @@ import pytest
 
 from cachewitness.core.events import Event, KvCleared, KvRemoved
 from cachewitness.engines.cache_state import Claim, Count
-from cachewitness.engines.several_pools import SeveralPoolsState, pools_of
+from cachewitness.engines.several_pools import SeveralPoolsState, pools_of, shared
 
 
 def pool(*held: int, keys: dict[int, bytes] | None = None, pages: int = 4) -> Any:
@@ -64,10 +64,12 @@ def state() -> SeveralPoolsState:
 
 
 def test_groups_of_one_pool_share_it_and_groups_that_repeat_have_their_own() -> None:
-    shared = [group(ATTENTION), group(ATTENTION)]
-    assert pools_of(shared) == [0, 0]
-    assert pools_of([*shared, group(STATES)]) == [0, 0, 2]
-    assert pools_of(MANAGERS) == [0, 2, 3, 4]
+    alike = [group(ATTENTION), group(ATTENTION)]
+    assert pools_of(alike) == [0, 0] and shared(alike, ATTENTION)
+    assert pools_of([*alike, group(STATES)]) == [0, 0, 2]
+    assert pools_of(MANAGERS) == [0, 2, 3, 4] and not shared(MANAGERS, ATTENTION)
+    assert not shared([group(STATES)], ATTENTION), "states alone, beside a pool of attention"
+    assert shared(alike, repeated(ATTENTION)), "a pool that is wrapped"
 
 
 def test_each_pool_has_its_null_page_its_size_and_its_counts(state: SeveralPoolsState) -> None:

@@ -31,7 +31,7 @@ from cachewitness.engines.dirty_blocks import DirtyBlocks
 from cachewitness.engines.key_events import KeyEventReader
 from cachewitness.engines.observe_pins import POOL, ObservedPool, Pins
 from cachewitness.engines.observe_tier import TIER, ObservedTier
-from cachewitness.engines.several_pools import SeveralPoolsState, pools_of
+from cachewitness.engines.several_pools import SeveralPoolsState, pools_of, shared
 
 _NO_BLOCKS: list[Any] = []
 
@@ -222,7 +222,7 @@ class ObservedManager:
         self._no_tables: Tables = [[] for _ in self.pools]
         self._looked_up: dict[str, tuple[int, Any]] = {}
         self.state: BlockPoolState | SeveralPoolsState
-        if all(single.block_pool is self._pool for single in self._managers):
+        if shared(self._managers, self._pool):
             self.state = BlockPoolState(manager, group_of, aside)
             null = {POOL: [self._pool.null_block.block_id]}
         else:

@@ -25,6 +25,12 @@ from cachewitness.engines.observe_pins import POOL
 from cachewitness.engines.observe_tier import TIER
 
 
+def shared(managers: Sequence[Any], pool: Any) -> bool:
+    """Return whether all groups, by their managers, alias one pool, the cache manager's own."""
+    pools = {id(single.block_pool) for single in managers}
+    return len(pools) == 1 and managers[0].block_pool.blocks is pool.blocks
+
+
 def pools_of(managers: Sequence[Any]) -> list[int]:
     """Return the pool of each group, by the managers of the groups: POOL alone, if all have one
     pool; the numbers of the others are above TIER.

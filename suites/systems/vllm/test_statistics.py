@@ -38,7 +38,7 @@ OUTPUTS = {
 
 
 def test_what_any_client_is_told_comes_with_the_statistics_of_the_step() -> None:
-    (event,) = statistics_of(OUTPUTS, 7, admissions=True)
+    (event,) = statistics_of(OUTPUTS, 7, 0, admissions=True)
     again = (4, 38, 16)
     restored = [("a", 8), ("c", 0)]
     assert event == Stats(
@@ -54,14 +54,14 @@ def test_what_any_client_is_told_comes_with_the_statistics_of_the_step() -> None
 
 
 def test_of_a_release_that_counts_look_ups_whenever_they_are_made_only_use_is_read() -> None:
-    assert statistics_of(OUTPUTS, 7, admissions=False) == [Stats(step=7, pool=0, usage=0.25)]
+    assert statistics_of(OUTPUTS, 7, 0, admissions=False) == [Stats(step=7, pool=0, usage=0.25)]
     assert counts_admissions(SimpleNamespace(record_prefix_cache_stats=None))
     assert not counts_admissions(SimpleNamespace())
 
 
 def test_a_step_without_statistics_tells_nothing() -> None:
     assert (
-        statistics_of({0: SimpleNamespace(scheduler_stats=None, outputs=[])}, 7, admissions=True)
+        statistics_of({0: SimpleNamespace(scheduler_stats=None, outputs=[])}, 7, 0, admissions=True)
         == []
     )
 
