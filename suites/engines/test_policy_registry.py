@@ -15,7 +15,7 @@ from cachewitness.cli import invoke
 from cachewitness.engines import faults, policy, registry
 from cachewitness.plan.systems import systems
 from cachewitness.sessions.run.lockstep import followed
-from suites.support.sampled import fewer
+from suites.support.sampled import ALL, fewer
 
 BROKEN = {
     "gone": ("nowhere.at.all:POLICY", "No module named 'nowhere'"),
@@ -57,7 +57,8 @@ def test_whatever_does_not_need_it_goes_on(broken: str) -> None:
         "vllm"
     ) and "furiosa-window-matched-short" in faults.fitting("furiosa")
     assert systems()[0] == "vllm" and followed()[0] == "vllm" and broken not in followed()
-    assert invoke(["fuzz", "--operations", str(fewer(1500, 300))]) == 0
+    if ALL or broken == "raising":
+        assert invoke(["fuzz", "--operations", str(fewer(1500, 300))]) == 0
 
 
 def test_what_is_about_every_policy_is_refused_in_one_line(
