@@ -157,7 +157,6 @@ def fuzz(
 
     spec = chosen.spec()
     plan = plan_of(spec, chosen.policy, chosen.layouts, chosen.options, budget.seed, chosen.release)
-    plan.draw(0)  # refuses what no configuration can have before the self-test takes its seconds
     ready(folder)
     self_test = run_self_test(
         plan
