@@ -2,7 +2,7 @@
 # The tests that need torch, transformers or lm-eval: the toy model's tensors, its kernels in Triton's interpreter, cold against
 # cached, scores. Makes a virtual environment of its own with the extras `toy`, `triton` and `score` at the pinned versions (2.5 GB
 # with a CPU build of torch).
-# Arguments go to pytest; `--prepare` alone makes the environment and runs nothing; `--short` first leaves out the files of scores
+# Arguments go to pytest; `--prepare` alone makes the environment and runs nothing; `--short` first leaves out the files
 # that take longest, and says at the end which. Exits with pytest's status.
 #
 #   CACHEWITNESS_TOY_VENV     where the environment is kept between runs; a temporary folder if unset
@@ -38,7 +38,8 @@ long=()
 if [[ ${1-} = --short ]]; then
     shift
     elsewhere+=" or score"
-    long=(suites/parity/scores/test_{damage,needs,policies,serve,server,server_failures,side_by_side}.py)
+    long=(suites/parity/scores/test_{damage,needs,policies,score_rates,serve,server,server_failures,side_by_side}.py
+        suites/toy/kernels/test_recurrences.py)
 fi
 
 # Threads that wait for one another on a busy core are slower than one thread.
