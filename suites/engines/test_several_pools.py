@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from cachewitness.core.events import Event, KvCleared, KvRemoved
+from cachewitness._util.errors import UsageError
+from cachewitness.core.events import Event, KvCleared, KvRemoved, Rules
+from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines.cache_state import Claim, Count
+from cachewitness.engines.observe import ObservedManager
 from cachewitness.engines.several_pools import SeveralPoolsState, pools_of, shared
+from cachewitness.systems.vllm.header import describe, with_pools
+from cachewitness.workloads import layouts
 
 
 def pool(*held: int, keys: dict[int, bytes] | None = None, pages: int = 4) -> Any:
@@ -55,7 +60,11 @@ MANAGERS = [
 
 
 def of(managers: list[Any]) -> SeveralPoolsState:
-    return SeveralPoolsState(managers, pools_of(managers), lambda key: int(key[-1:]))
+    return SeveralPoolsState(managers, pools_of(managers), group_of)
+
+
+def group_of(key: bytes) -> int:
+    return int(key[-1:])
 
 
 @pytest.fixture
@@ -89,6 +98,11 @@ def test_a_key_is_one_of_each_group_that_repeats_its_own(state: SeveralPoolsStat
     }
 
 
+def test_a_key_of_a_group_that_there_is_not_is_shown_as_it_is() -> None:
+    """It is for those to refuse who read it."""
+    assert [*of([group(ATTENTION), group(pool(1, keys={1: b"s7"}))]).keys()][-1] == (7, 1, b"s7")
+
+
 def test_routers_are_not_asked_of_groups_that_repeat(state: SeveralPoolsState) -> None:
     """What they were told of the first of them counts for all; a reset is one."""
     events: list[Event] = [KvCleared(step=1), KvRemoved(step=1, group=1, hashes=["s"])]
@@ -102,3 +116,28 @@ def test_groups_that_repeat_hold_a_block_together(state: SeveralPoolsState) -> N
     uneven = pool(2, pages=3)
     managers = [group(ATTENTION), group(uneven), group(again := repeated(uneven)), group(again)]
     assert of(managers).references(3, 1) == 2
+
+
+def observed(*, drafts: int = 0, partial: bool = False, tiered: bool = False) -> ObservedManager:
+    """Return the observer of a manager with a pool of attention and one of states."""
+    managers = [group(ATTENTION), group(STATES)]
+    managers[1].num_speculative_blocks = drafts
+    coordinator = SimpleNamespace(single_type_managers=managers, enable_partial_hash_hits=partial)
+    manager = SimpleNamespace(block_pool=ATTENTION, coordinator=coordinator)
+    return ObservedManager(manager, group_of, tiered=tiered)
+
+
+HEADER = describe(TraceHeader("t", layouts.load("full-mamba"), 4), "vllm", "0", Rules())
+
+
+def test_the_header_has_the_pools_of_the_groups() -> None:
+    header = with_pools(HEADER, observed())
+    assert [(pool.id, pool.pages) for pool in header.pools] == [(0, 4), (2, 3)]
+    assert [one.pool for one in header.groups] == [0, 2]
+
+
+@pytest.mark.parametrize("what", ["drafts", "partial", "tiered"])
+def test_what_is_not_driven_with_several_pools_is_refused(what: str) -> None:
+    """What is copied there does not say in which pool it is."""
+    with pytest.raises(UsageError, match="several block pools are not driven"):
+        with_pools(HEADER, observed(**{what: True}))

@@ -31,7 +31,7 @@ from cachewitness.engines.dirty_blocks import DirtyBlocks
 from cachewitness.engines.key_events import KeyEventReader
 from cachewitness.engines.observe_pins import POOL, ObservedPool, Pins
 from cachewitness.engines.observe_tier import TIER, ObservedTier
-from cachewitness.engines.several_pools import SeveralPoolsState, pools_of, shared
+from cachewitness.engines.several_pools import SeveralPoolsState, pools_of, scratching, shared
 
 _NO_BLOCKS: list[Any] = []
 
@@ -68,9 +68,7 @@ class BlockPoolState:
         self._scratch_blocks = [
             getattr(single, "speculative_blocks", {}) for single in self._managers
         ]
-        self.scratching = any(
-            getattr(single, "num_speculative_blocks", 0) for single in self._managers
-        )
+        self.scratching = scratching(self._managers)
 
     def tables(self, r: str) -> Tables:
         """Return the ids of the blocks that a request holds, by group and column."""
@@ -217,7 +215,8 @@ class ObservedManager:
         tier = getattr(manager, "tier", None)
         self.tiered = tier is not None if tiered is None else tiered
         aside = len(self._managers) if self.tiered else 0
-        self.pools = [*pools_of(self._managers), *[TIER] * aside]
+        own = pools_of(self._managers)
+        self.pools = [*own, *[TIER] * aside]
         """The pool of each group."""
         self._no_tables: Tables = [[] for _ in self.pools]
         self._looked_up: dict[str, tuple[int, Any]] = {}
@@ -226,7 +225,7 @@ class ObservedManager:
             self.state = BlockPoolState(manager, group_of, aside)
             null = {POOL: [self._pool.null_block.block_id]}
         else:
-            self.state = SeveralPoolsState(self._managers, self.pools, group_of)
+            self.state = SeveralPoolsState(self._managers, own, group_of)
             null = self.state.null()
         self.diff = BlockTableDiff(self.state, self.pools, null)
         self._can_copy = hasattr(manager, "take_kv_cache_block_copies")

@@ -31,6 +31,11 @@ def shared(managers: Sequence[Any], pool: Any) -> bool:
     return len(pools) == 1 and managers[0].block_pool.blocks is pool.blocks
 
 
+def scratching(managers: Sequence[Any]) -> bool:
+    """Return whether requests hold pages beside their tables: for states after drafts."""
+    return any(getattr(single, "num_speculative_blocks", 0) for single in managers)
+
+
 def pools_of(managers: Sequence[Any]) -> list[int]:
     """Return the pool of each group, by the managers of the groups: POOL alone, if all have one
     pool; the numbers of the others are above TIER.
@@ -57,10 +62,9 @@ def _owners(managers: Sequence[Any]) -> list[int]:
 class SeveralPoolsState:
     """Shows tables, keys and counts of all pools. `served` is the request of the call under way."""
 
-    scratching = False
-
     def __init__(self, managers: Sequence[Any], pools: Sequence[int], group_of: Any) -> None:
         self.served: Any = None
+        self.scratching = scratching(managers)
         self._managers = managers
         self._group_of = group_of
         owners = _owners(managers)
@@ -99,7 +103,7 @@ class SeveralPoolsState:
         return {
             (group, page, key): claim
             for page, key, claim in self._keys()
-            for group in self._sharing[self._group_of(key)]
+            for group in self._with(self._group_of(key))
         }
 
     def _keys(self) -> Iterator[tuple[int, Any, Claim]]:
@@ -140,12 +144,16 @@ class SeveralPoolsState:
         """
         each: list[Event] = []
         for event in events:
-            if isinstance(event, KvStored | KvRemoved) and event.group in self._sharing:
-                groups = self._sharing[event.group]
+            if isinstance(event, KvStored | KvRemoved):
+                groups = self._with(event.group)
                 each += [msgspec.structs.replace(event, group=group) for group in groups]
             else:
                 each.append(event)
         return each
+
+    def _with(self, group: int) -> list[int]:
+        """Return a group and those that repeat it."""
+        return self._sharing.get(group, [group])
 
 
 def _count(pool: Any) -> Count:

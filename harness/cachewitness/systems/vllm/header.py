@@ -141,10 +141,10 @@ def with_pools(header: Header, observed: ObservedManager) -> Header:
     state = observed.state
     if not isinstance(state, SeveralPoolsState):
         return header
-    if observed.copies_expected:
+    if observed.copies_expected or observed.tiered:
         raise UsageError(
-            "several block pools are not driven with hits inside a block or with drafts beside"
-            " states: a copy does not say in which pool its blocks are"
+            "several block pools are not driven with hits inside a block, drafts beside states or a"
+            " connector: what is copied does not say in which pool it is"
         )
     nulls = state.null()
     pools = [
