@@ -18,13 +18,27 @@ from cachewitness.core.events import Hit
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader
 from cachewitness.engines.registry import parse
-from cachewitness.systems.vllm.plugged import ALLOWED, allow, blamed, imported, settings, start
+from cachewitness.systems.vllm.plugged import (
+    ALLOWED,
+    allow,
+    blamed,
+    imported,
+    prepared_by,
+    settings,
+    start,
+)
 from cachewitness.workloads import layouts
 from suites.support.real_vllm import REAL, SOURCE
 
 PACKAGE = """
 def register():
     CALLED.append("register")
+
+def sized(kv_cache_config):
+    CALLED.append(kv_cache_config)
+
+def leave():
+    raise SystemExit(0)
 
 CALLED = []
 """
@@ -155,6 +169,28 @@ def test_a_class_that_is_not_there_is_one_line(package: Path, name: str, line: s
     with pytest.raises(UsageError) as refused:
         imported("scheduler_cls", name)
     assert line in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("install", "write module:function"),
+        ("plugged_one:install", "plugged_one has no function 'install'"),
+        ("plugged_one:CALLED", "plugged_one has no function 'CALLED'"),
+        ("plugged_one:leave", "prepare=plugged_one:leave: failed: SystemExit: 0"),
+    ],
+)
+def test_what_cannot_prepare_is_one_line(package: Path, name: str, line: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        prepared_by(name)(kv_cache_config=None)
+    assert line in str(refused.value)
+
+
+def test_what_prepares_is_given_what_it_takes(package: Path) -> None:
+    prepared_by("plugged_one:sized")(kv_cache_config="sizes", vllm_config="all")
+    prepared_by("plugged_one:register")(kv_cache_config="sizes")
+    prepared_by("")(kv_cache_config="sizes")
+    assert sys.modules["plugged_one"].CALLED == ["sizes", "register"]
 
 
 def test_a_connector_s_configuration_is_json() -> None:

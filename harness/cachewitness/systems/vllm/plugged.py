@@ -111,25 +111,21 @@ def imported(option: str, name: str) -> Any:
 
     Raises UsageError if there is none.
     """
+    return _named(option, name, "Class", lambda found: isinstance(found, type))
+
+
+def _named(option: str, name: str, what: str, fits: Callable[[Any], bool]) -> Any:
     where = f"--engine vllm:{option}={name}"
-    if not isinstance(kind := _named(where, name), type):
-        module, _, attribute = name.partition(":")
-        raise UsageError(f"{where}: {module} has no class {attribute!r}")
-    return kind
-
-
-def _named(where: str, name: str) -> Any:
-    """Return what `module:name` is, None for nothing. Raises UsageError if the module cannot be
-    imported.
-    """
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise UsageError(f"{where}: write module:Class")
+        raise UsageError(f"{where}: write module:{what}")
     try:
-        found = imports.imported(module)
+        found = getattr(imports.imported(module), attribute, None)
     except Exception as error:
         raise UsageError(f"{where}: {module} cannot be imported: {_reason(error)}") from None
-    return getattr(found, attribute, None)
+    if not fits(found):
+        raise UsageError(f"{where}: {module} has no {what.lower()} {attribute!r}")
+    return found
 
 
 def prepared_by(name: str) -> Prepare:
@@ -140,10 +136,7 @@ def prepared_by(name: str) -> Prepare:
     """
     if not name:
         return unprepared
-    where = f"--engine vllm:prepare={name}"
-    function = _named(where, name)
-    if not callable(function):
-        raise UsageError(f"{where}: is no function")
+    function = _named("prepare", name, "function", callable)
 
     def prepare(**offered: Any) -> None:
         known = parameters(function)
@@ -152,7 +145,7 @@ def prepared_by(name: str) -> Prepare:
         except BaseException as error:
             if by_the_user(error):
                 raise
-            raise UsageError(f"{where}: failed: {_reason(error)}") from None
+            raise UsageError(f"--engine vllm:prepare={name}: failed: {_reason(error)}") from None
 
     return prepare
 
