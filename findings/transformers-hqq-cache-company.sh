@@ -10,6 +10,7 @@
 # Documented  The guide recommends axis 1 for HQQ, and does not say that the default mixes texts.
 # Upstream    No report known.
 set -euo pipefail
+lib=$(cd "$(dirname "${BASH_SOURCE[0]}")/lib" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv "$work/venv"
@@ -19,21 +20,14 @@ index=()
 pip "${index[@]}" torch==2.13.0
 pip transformers==5.23.0 hqq==0.2.8.post1
 cd "$work"
-HOME=$work HF_HUB_OFFLINE=1 "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
+HOME=$work HF_HUB_OFFLINE=1 PYTHONPATH=$lib PYTHONDONTWRITEBYTECODE=1 "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
 from importlib.metadata import version
 
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForCausalLM, QuantizedCache
+from random_llama import config, model
+from transformers import QuantizedCache
 
-torch.set_num_threads(1)
-torch.manual_seed(0)
-config = LlamaConfig(vocab_size=200, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
-                     head_dim=32, pad_token_id=0, bos_token_id=None, eos_token_id=None)
-model = LlamaForCausalLM(config).eval()
-for weight in model.parameters():
-    if weight.dim() >= 2:
-        torch.nn.init.normal_(weight, 0, 0.15)
 PROMPT, ANSWER = 64, 8
 TEXTS = torch.randint(1, 200, (8, PROMPT + ANSWER))
 
