@@ -4,6 +4,7 @@ has forgotten.
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cachewitness.core import validate
@@ -11,7 +12,7 @@ from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.checkers.key_events import KeyEventsTrue
 from cachewitness.core.checkers.router_view import ANYWHERE, BEGINNING, RouterView
 from cachewitness.core.driving import check
-from cachewitness.core.events import KvStored, Submitted
+from cachewitness.core.events import Hit, KeyEvents, KvStored, ResetDone, StepEnd, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.workloads.notation import parse
 
@@ -401,3 +402,33 @@ def test_a_block_told_with_the_tokens_of_whose_window_it_left_has_a_cause(
         if finding.anomaly == "false-key-event"
     )
     assert finding.cause == cause
+
+
+@pytest.mark.parametrize(
+    ("reset", "lost"),
+    [
+        (ResetDone(ok=False, tier="cpu"), False),
+        (ResetDone(ok=True, tier="local"), False),
+        (ResetDone(ok=True, tier="cpu"), True),
+    ],
+    ids=["refused", "of the device", "of the tier"],
+)
+def test_a_reset_takes_from_routers_what_it_resets(reset: ResetDone, lost: bool) -> None:
+    """The tier's block was told once, and is loaded behind the reset."""
+    text = (
+        "pool 0: 6 pages, null 0\npool 1: 4 pages, tier cpu\ngroup 0: full block 4\n"
+        "group 1: full block 4 pool 1 of 0\nrules: alignment 4, key-events\n"
+        "submit a x:5\nacquire a | 1 2\nstep 1: a 0..5 | 1 2\nfinish a\nrelease a\n"
+        "submit b x:5\nhit b 4 tier cpu | 3 | 0\n"
+    )
+    history = parse(text)
+    rules = msgspec.structs.replace(history.header.rules, key_events=KeyEvents(tiers=True))
+    history.header = msgspec.structs.replace(history.header, rules=rules)
+    tokens = next(event for event in history.events if isinstance(event, Submitted)).tokens
+    stored = KvStored(hashes=["h"], tokens=tokens[:4], block_size=4, group=0, medium="CPU", step=1)
+    ended = next(place for place, event in enumerate(history.events) if isinstance(event, StepEnd))
+    history.events[ended + 1 : ended + 1] = [stored, reset]
+    history.op_of[ended + 1 : ended + 1] = [history.op_of[ended]] * 2
+    assert any(isinstance(event, Hit) for event in history.events)
+    found = [finding.anomaly for finding in check(history, [KeyEventsTrue()]).findings]
+    assert found == ["lost-key-event"] * lost

@@ -405,10 +405,10 @@ class KeyEventsTrue(Checker):
 
     def on_reset(self, ledger: Ledger, event: ResetDone | Version) -> Found:
         """Wait for the next step that ends: vLLM publishes what a reset has ended with the
-        outputs of a step.
+        outputs of a step. A reset that was refused leaves the other tiers what they have.
         """
         self.deferred.clear()
-        if not isinstance(event, ResetDone) or event.tier != "local":
+        if not isinstance(event, ResetDone) or (event.ok and event.tier != "local"):
             self._tiers.reset()
         return None
 
