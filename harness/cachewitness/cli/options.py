@@ -335,8 +335,9 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
     @deadline_option(
         None,
         "How long an engine in a process of its own, or with --isolate no, may take for an"
-        " operation (60); to open, ten times that. With --isolate no an engine that computes has no"
-        " deadline unless this names one.",
+        " operation (60), and in proportion longer once a prompt has more than 4,096 tokens; to"
+        " open, ten times that. With --isolate no an engine that computes has no deadline unless"
+        " this names one.",
     )
     @click.option(
         "--memory-gib",

@@ -25,6 +25,7 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import EngineFailure, as_exception
 from cachewitness.core.events import Event, Header
 from cachewitness.core.trace_format import Op, TraceHeader
+from cachewitness.engines.patience import Patience
 
 AGAIN_S, LOOKED_S, IDLE_S = 1.0, 0.5, 5.0
 """A signal that an engine ignores comes again; the thread looks so often, and ends when no engine
@@ -191,6 +192,7 @@ class Guarded:
         self.guarded = engine
         self._trace = trace.name
         self._seconds = limits.deadline
+        self._patience = Patience(limits.deadline)
         self._lost = False
 
     def __getattr__(self, name: str) -> Any:
@@ -204,16 +206,17 @@ class Guarded:
         """Have one operation carried out. Raises EngineFailure if that takes too long, and
         whatever the engine raises.
         """
-        return self._asked(type(op).__name__.lower(), lambda: self.guarded.apply(op))
+        seconds = self._patience.seconds(op)
+        return self._asked(type(op).__name__.lower(), lambda: self.guarded.apply(op), seconds)
 
     def close(self) -> None:
         """Let go of the engine; one that hung is left as it is."""
         if not self._lost:
             self._asked("close", self.guarded.close)
 
-    def _asked(self, what: str, call: Callable[[], T]) -> T:
+    def _asked(self, what: str, call: Callable[[], T], seconds: float = 0.0) -> T:
         try:
-            with call_within(f"{what} in trace {self._trace}", self._seconds):
+            with call_within(f"{what} in trace {self._trace}", seconds or self._seconds):
                 return call()
         except EngineFailure as failure:
             self._lost = failure.anomaly == "hung"

@@ -49,6 +49,7 @@ from cachewitness.engines.isolation.process import (
     Silent,
     Unasked,
 )
+from cachewitness.engines.patience import Patience
 
 HURRY, HURRIED_MIN = 30, 1.0
 """Who is in a hurry waits for a part of the deadline, of one in so many, but so many seconds at
@@ -265,6 +266,7 @@ class Isolated:
         """
         values = tuple(str(header.options.get(name, "")) for name in kept)
         self._isolation = isolation
+        self._patience = Patience(isolation.deadline)
         self._child = _CHILDREN.take(text, isolation, values)
         self._release = weakref.finalize(
             self, _CHILDREN.give_back, self._child, text, isolation, values
@@ -285,7 +287,7 @@ class Isolated:
         operation, which stops this trace alone, NoAnswer if it answers what is no answer.
         """
         try:
-            answer = self._expect(Happened, Apply(op), self._isolation.deadline)
+            answer = self._expect(Happened, Apply(op), self._patience.seconds(op))
         except Refusal as refused:
             raise BadEvents(f"engine {self._child.name} refuses it: {refused}") from None
         if answer.engine_seconds is not None:
