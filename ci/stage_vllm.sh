@@ -69,7 +69,7 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     for way in eager lazy; do
         printf '\n== %s with HiSparse, %s\n' "${releases[-1]}" "$way"
         "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,hisparse=$way" --suite scheduler-random --quiet \
-            --layout full-sparse --option max_num_batched_tokens=32 --option async_depth=1 --seconds 30 || status=$((status ? status : $?))
+            --layout full-sparse --option max_num_batched_tokens=32 --option async_depth=1 || status=$((status ? status : $?))
     done
     printf '\n== %s behind a router\n' "${releases[-1]}"
     "$venv/bin/python" -m cachewitness.cli route --engine "vllm:source=$source" --layout full --layout full-swa --layout full-mamba \
