@@ -4,8 +4,10 @@ one line.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -39,6 +41,22 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_what_is_called_is_not_kept() -> None:
+    """A run opens thousands of engines; each goes when its trace is over."""
+
+    class Engine:
+        def build(self, b: int) -> int:
+            return b
+
+    engine = Engine()
+    assert fill(source(), engine.build, {"b": 2, "self": 5}) == 2
+    assert fill(source(), lambda a, engine=engine: a, {"a": 1}) == 1
+    left = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert left() is None
 
 
 def test_known_arguments_are_passed_and_others_left_out() -> None:

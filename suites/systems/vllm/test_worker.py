@@ -6,6 +6,7 @@ copies.
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -98,3 +99,13 @@ def test_a_row_is_as_long_as_vllm_makes_it_and_a_longer_table_is_its_failure(dep
     assert drive(trace, parse(clean).open(trace.header)).findings == []
     faulty = parse(f"{clean},mutant=vllm-worker-row-without-drafts").open(trace.header)
     assert [finding.anomaly for finding in drive(trace, faulty).findings] == ["engine-crashed"]
+
+
+def test_the_model_runners_of_earlier_traces_are_let_go() -> None:
+    """A run opens thousands of engines."""
+    for seed in range(4):
+        trace = random_trace(CONFIGURATIONS[0].shape("scheduler"), seed, withdraw=False)
+        drive(trace, parse(f"vllm:source={SOURCE}").open(trace.header))
+    gc.collect()
+    living = [one for one in gc.get_objects() if type(one).__name__ == "GPUModelRunner"]
+    assert len(living) <= 1

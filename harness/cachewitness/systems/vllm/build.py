@@ -9,12 +9,13 @@ Source of the names: the signatures of the releases 0.24.0 to 0.33.0.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from types import SimpleNamespace
+from itertools import islice
+from types import MethodType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import GroupSpec, Submit, TraceHeader
@@ -26,15 +27,23 @@ from cachewitness_reference.vllm.options import retention_interval_from
 NewRequest = Callable[[Submit, list[int]], Any]
 
 
-@functools.cache
+_KNOWN = WeakKeyDictionary[Any, Mapping[str, inspect.Parameter]]()
+"""Kept as long as the function or class is: what is called may belong to one engine alone."""
+
+
 def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a function or constructor by name; a constructor that passes
     everything on has its base's.
     """
-    known = inspect.signature(target).parameters
-    base = target.__base__ if isinstance(target, type) else None
-    passes_on = any(one.kind is one.VAR_KEYWORD for one in known.values())
-    return known if base in (None, object) or not passes_on else parameters(base)
+    if isinstance(target, MethodType):
+        # A method that is kept would keep its object.
+        return dict(islice(parameters(target.__func__).items(), 1, None))
+    if target not in _KNOWN:
+        known = inspect.signature(target).parameters
+        base = target.__base__ if isinstance(target, type) else None
+        passes_on = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        _KNOWN[target] = known if base in (None, object) or not passes_on else parameters(base)
+    return _KNOWN[target]
 
 
 WHOLE = "vllm_config"
