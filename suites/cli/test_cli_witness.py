@@ -188,7 +188,7 @@ BAD_LINES = {
     "no day": ("a:b  leak  until=soon  # why\n", "1: until=soon: 'soon' is no day"),
     "no mark": (
         "a:b  leak  forever  # why\n",
-        "1: 'forever' is neither `until=YYYY-MM-DD` nor `strict`",
+        "1: 'forever' is none of `says=\"TEXT\"`, `until=YYYY-MM-DD` and `strict`",
     ),
 }
 

@@ -47,9 +47,38 @@ def test_several_causes_of_one_anomaly_are_as_many_entries(tmp_path: Path) -> No
     assert not excused(entries, "answer-differs", "replays")
 
 
+def test_an_entry_may_name_what_the_rule_says(tmp_path: Path) -> None:
+    """The whole line, brackets in it for themselves; another line of the same anomaly is not
+    excused, nor one without a line.
+    """
+    (entry,) = listed(
+        tmp_path, '*:*  stale-hit says="* read page * as tokens [0,*" strict  # known'
+    )
+    lines = {
+        "request r2 read page 5 as tokens [0,16); the page holds [16,32) of r1": True,
+        "request r2 read page 5 as tokens [16,32); the page holds [0,16) of r1": False,
+        "": False,
+    }
+    for line, known in lines.items():
+        finding = Finding(anomaly="stale-hit", sentence="", line=line)
+        assert entry.excuses(finding) == known
+    assert entry.strict and entry.text == '*:* stale-hit says="* read page * as tokens [0,*"'
+
+
+def test_entries_that_say_different_things_are_two(tmp_path: Path) -> None:
+    line = '*:*  leak says="page 1*"  # one'
+    assert len(listed(tmp_path, line + "\n" + line.replace("1*", "2*"))) == 2
+    with pytest.raises(UsageError, match="is listed twice"):
+        listed(tmp_path, f"{line}\n{line}")
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
+        ('denied-rule,progress-floor says="*"', "is no rule"),
+        ('denied-rule,reuse-floor says="*"', "denied-rule is no finding"),
+        ("leak says=page", "'says=page' is none of"),
+        ('leak says=""', "is none of"),
         ("leak,stale-hti", "'stale-hti' is neither an anomaly nor a cause of leak"),
         ("answer-differs,cash", "'cash' is neither an anomaly nor a cause of answer-differs"),
         ("answer-differs,cache+nothing", "'cache+nothing' is neither"),

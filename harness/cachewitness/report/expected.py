@@ -1,6 +1,6 @@
 """Expected failures: a file in the user's own repository, one entry a line.
 
-    PATTERN ANOMALY[,CAUSE][,…] [until=YYYY-MM-DD] [strict] # REASON
+    PATTERN ANOMALY[,CAUSE][,…] [says="TEXT"] [until=YYYY-MM-DD] [strict] # REASON
 
     random:*@full-mamba[retention_interval=0]  over-dense-retention  until=2027-01-31  # https://example.org/issue/1
 
@@ -8,14 +8,17 @@ PATTERN is matched against the id of what failed, `suite:trace@configuration`; `
 anything, brackets for themselves. ANOMALY is the only one that the entry excuses, and with CAUSE
 only that cause of it; several causes may follow it, and further anomalies with theirs. `cache`
 stands for causes that are two things together (`replays&company`) as well. Names that are neither
-are refused. `denied-rule,RULE` excuses no finding: it says that the engine may declare RULE not
-applicable where it applies. After the day `until`, in UTC, the entry excuses nothing. A `strict`
-entry fails the run if what it is about ran and did not fail so. REASON lets a later reader judge
-whether the entry still holds. Blank lines, and lines that begin with `#`, are ignored.
+are refused. With TEXT, in double quotes, an entry excuses only what the rule says in such a line:
+it is matched against the finding's one line as PATTERN is against the id. `denied-rule,RULE`
+excuses no finding: it says that the engine may declare RULE not applicable where it applies. After
+the day `until`, in UTC, the entry excuses nothing. A `strict` entry fails the run if what it is
+about ran and did not fail so. REASON lets a later reader judge whether the entry still holds. Blank
+lines, and lines that begin with `#`, are ignored.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -35,17 +38,19 @@ SIZE_MAX = 4 << 20
 """Bytes; every entry is matched against every trace."""
 DENIED = "denied-rule"
 """In the place of an anomaly: an engine declares a rule not applicable, and the rule applies."""
-FORM = "PATTERN ANOMALY[,CAUSE][,…] [until=YYYY-MM-DD] [strict] # REASON"
+FORM = 'PATTERN ANOMALY[,CAUSE][,…] [says="TEXT"] [until=YYYY-MM-DD] [strict] # REASON'
+_SAYS = re.compile(r'\s+says="([^"]+)"(?=\s|$)')
 _DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list; `cause` empty: any, `until` missing: for ever."""
+    """One line of the list; `cause` or `says` empty: any, `until` missing: for ever."""
 
     pattern: str
     anomaly: str
     reason: str
     cause: str = ""
+    says: str = ""
     until: date | None = None
     strict: bool = False
     shipped: str = ""
@@ -54,7 +59,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The entry as it is written, without its reason."""
-        return f"{self.pattern} {self.anomaly}" + (f",{self.cause}" if self.cause else "")
+        cause = f",{self.cause}" if self.cause else ""
+        says = f' says="{self.says}"' if self.says else ""
+        return f"{self.pattern} {self.anomaly}{cause}{says}"
 
     def fits(self, name: str) -> bool:
         """Whether the entry is about what has this id."""
@@ -62,8 +69,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def excuses(self, finding: Finding) -> bool:
         """Whether the finding is the one that the entry names."""
-        return finding.anomaly == self.anomaly and (
-            not self.cause or covers(self.cause, finding.cause)
+        return (
+            finding.anomaly == self.anomaly
+            and (not self.cause or covers(self.cause, finding.cause))
+            and (not self.says or fits(finding.line, self.says))
         )
 
 
@@ -205,7 +214,7 @@ def load(path: Path) -> list[Entry]:
         if not what:
             continue
         try:
-            for entry in _entries(what.split(), reason):
+            for entry in _entries(what, reason):
                 if entry.text in entries:
                     raise UsageError(f"{entry.text!r} is listed twice")
                 entries[entry.text] = entry
@@ -219,14 +228,18 @@ def _weight(weighed: tuple[Finding, Entry | None]) -> tuple[bool, bool]:
     return entry is not None, finding.anomaly not in _DISAGREEMENTS
 
 
-def _entries(words: list[str], reason: str) -> list[Entry]:
+def _entries(what: str, reason: str) -> list[Entry]:
     """Return what a line lists: one entry for each anomaly, and for each cause of one."""
+    said = _SAYS.search(what)
+    words = _SAYS.sub("", what, count=1).split()
     pattern, named, *marks = [*words, ""] if len(words) == 1 else words
     if ":" not in pattern and "*" not in pattern:
         raise UsageError(f"{pattern!r} is no id; ids read suite:trace@configuration")
     if not named:
         raise UsageError(f"{pattern!r} names no anomaly; write {FORM}")
     pairs = _pairs(named)
+    if said and DENIED in dict(pairs):
+        raise UsageError(f"{DENIED} is no finding, so it says nothing; write it without says=")
     if not reason:
         raise UsageError(f"{pattern!r} has no reason; write {FORM}")
     until, strict = None, False
@@ -237,10 +250,18 @@ def _entries(words: list[str], reason: str) -> list[Entry]:
         elif key == "until" and equals:
             until = _day(value)
         else:
-            raise UsageError(f"{mark!r} is neither `until=YYYY-MM-DD` nor `strict`; write {FORM}")
+            raise UsageError(
+                f'{mark!r} is none of `says="TEXT"`, `until=YYYY-MM-DD` and `strict`; write {FORM}'
+            )
     return [
         Entry(
-            pattern=pattern, anomaly=anomaly, cause=cause, until=until, strict=strict, reason=reason
+            pattern=pattern,
+            anomaly=anomaly,
+            cause=cause,
+            says=said[1] if said else "",
+            until=until,
+            strict=strict,
+            reason=reason,
         )
         for anomaly, cause in pairs
     ]
