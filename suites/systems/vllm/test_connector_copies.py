@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachewitness.core.events import (
+    Aborted,
     Acquire,
     Copy,
     Event,
@@ -12,6 +13,7 @@ from cachewitness.core.events import (
     Header,
     Move,
     Pool,
+    Publish,
     Release,
     Rules,
     Run,
@@ -161,10 +163,8 @@ def test_a_hash_names_the_request_that_got_it_last() -> None:
     assert names.claim("b") == Claim(8, "r")
 
 
-def stored(*, fenced: bool, flushed: bool) -> bool:
-    """Give a page to somebody else while it is stored, and say whether the store has brought
-    what was there.
-    """
+def ledger_behind(events: list[Event], *, fenced: bool = True) -> Ledger:
+    """Return the ledger after what a scheduler and its worker did, with a tier of one group."""
     header = Header(
         engine="t",
         level="scheduler",
@@ -175,6 +175,22 @@ def stored(*, fenced: bool, flushed: bool) -> bool:
         ],
         rules=Rules(tier=TierRules(chunk=4, fenced=fenced)),
     )
+    ledger = Ledger(header)
+    for event in Worker(header).extend(events):
+        ledger.apply(event)
+    return ledger
+
+
+def has_first_block(ledger: Ledger, r: str = "r") -> bool:
+    """Whether page 3 of the tier has the first four tokens of a request."""
+    group = ledger.groups[1]
+    return ledger.contents.content_matches(group, 3, ledger.requests[r].node_of(4), 4)
+
+
+def stored(*, fenced: bool, flushed: bool) -> bool:
+    """Give a page to somebody else while it is stored, and say whether the store has brought
+    what was there.
+    """
     over = {"flushed": [1]} if flushed else {"ended": [1]}
     events: list[Event] = [
         Submitted(r="r", tokens=[1, 2, 3, 4, 5]),
@@ -187,10 +203,7 @@ def stored(*, fenced: bool, flushed: bool) -> bool:
         StepBegin(step=2, runs=[Run("s", 0, 4, [[5], []])], **over),
         StepEnd(step=2),
     ]
-    ledger = Ledger(header)
-    for event in Worker(header).extend(events):
-        ledger.apply(event)
-    return ledger.contents.content_matches(header.groups[1], 3, ledger.requests["r"].node_of(4), 4)
+    return has_first_block(ledger_behind(events, fenced=fenced))
 
 
 def test_a_fenced_store_may_read_a_page_until_it_is_overwritten() -> None:
@@ -200,3 +213,41 @@ def test_a_fenced_store_may_read_a_page_until_it_is_overwritten() -> None:
     assert stored(fenced=True, flushed=True)
     assert not stored(fenced=True, flushed=False)
     assert not stored(fenced=False, flushed=True)
+
+
+@pytest.mark.parametrize("writer", ["r", "s"])
+def test_a_run_that_its_request_did_not_outlive_completes_the_block_that_is_stored(
+    writer: str,
+) -> None:
+    """The client goes away under the step that fills the block: the step runs all the same, and
+    the store behind it copies the whole block. A run of somebody else there completes nothing.
+    """
+    events: list[Event] = [
+        Submitted(r="r", tokens=[1, 2, 3, 4, 5]),
+        Submitted(r="s", tokens=[1, 2, 3, 4, 6]),
+        Acquire(pool=0, group=0, pages=[5], holder="r", step=1),
+        StepBegin(step=1, runs=[Run("r", 0, 3, [[5], []])]),
+        StepEnd(step=1),
+        StepBegin(step=2, runs=[Run(writer, 3, 4, [[5], []])], begun=[(1, STORE)]),
+        Aborted(r="r", step=2),
+        Release(pool=0, group=0, pages=[5], holder="r", step=2),
+        StepEnd(step=2),
+        StepBegin(step=3, ended=[1]),
+        StepEnd(step=3),
+    ]
+    assert has_first_block(ledger_behind(events)) == (writer == "r")
+
+
+def test_a_store_of_what_its_step_writes_is_not_early() -> None:
+    """It begins behind the runs."""
+    events: list[Event] = [
+        Submitted(r="r", tokens=[1, 2, 3, 4, 5]),
+        Acquire(pool=0, group=0, pages=[5], holder="r", step=1),
+        Publish(group=0, page=5, r="r", length=4, step=1),
+        StepBegin(step=1, runs=[Run("r", 0, 4, [[5], []])], begun=[(1, STORE)]),
+        StepEnd(step=1),
+        StepBegin(step=2, ended=[1]),
+        StepEnd(step=2),
+    ]
+    ledger = ledger_behind(events)
+    assert has_first_block(ledger) and not ledger.records[1][3].early

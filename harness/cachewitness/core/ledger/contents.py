@@ -15,6 +15,7 @@ from cachewitness.core.ledger.records import (
     NOTHING,
     UNKNOWN,
     Content,
+    Key,
     PageRecord,
     PoolRecords,
     Span,
@@ -36,7 +37,7 @@ class Contents:
         """Per copy under way: what its sources held when it began."""
         self.filling: Counter[tuple[int, int]] = Counter()
         """(pool, page) -> how many copies under way fill the page."""
-        self._written: dict[str, list[PageRecord]] = {}
+        self._written: dict[str, list[Content]] = {}
         """Per request: the pages that it wrote since a step ended last."""
         self.any_taint = False
         """Whether anything was ever tainted."""
@@ -146,17 +147,18 @@ class Contents:
             if record is not None:
                 if records.verified and not _adds(record, group, nodes, start, stop, size):
                     records.changes(record)
-                if record.group != group:
-                    early = record.early
-                    record.poison()
-                    record.group = group
-                    record.early = early
-                self._lay(record, nodes, start, stop, size)
-                record.writer, record.step, record.tainted = r, step, record.tainted or tainted
-                written.append(record)
+                there = record if record.left is None else record.written_by(r, group)
+                if there.group != group:
+                    early = there.early
+                    there.poison()
+                    there.group = group
+                    there.early = early
+                self._lay(there, nodes, start, stop, size)
+                there.writer, there.step, there.tainted = r, step, there.tainted or tainted
+                written.append(there)
             start, stop = stop, stop + size
 
-    def _lay(self, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
+    def _lay(self, record: Content, nodes: list[int], start: int, stop: int, size: int) -> None:
         """Lay a run, tokens [start, stop) of the prefix that `nodes` spells, into a page of
         `size` tokens of attention.
         """
@@ -187,7 +189,7 @@ class Contents:
             self._overwrite(record, nodes, start, stop, size)
 
     def _overwrite(
-        self, record: PageRecord, nodes: list[int], start: int, stop: int, size: int
+        self, record: Content, nodes: list[int], start: int, stop: int, size: int
     ) -> None:
         """Lay a run over other content; what is left of that content on either side stays, joined
         to the run where it fits.
@@ -252,9 +254,7 @@ class Contents:
         for move, image in zip(event.moves, images, strict=True):
             source = self._records[move.src_pool][move.src]
             image.copy_content(source.readable)
-            image.early |= any(
-                key.state == "pending" and key.step == event.step for key in source.keys
-            )
+            image.early |= any(self._is_to_come(key, event.step) for key in source.keys)
         targets = [(move.dst_pool, move.dst) for move in event.moves]
         if event.phase == "begin":
             self.copying[event.id] = images
@@ -276,6 +276,16 @@ class Contents:
             target = self._records[move.dst_pool][move.dst]
             self._records[move.dst_pool].changes(target)
             target.copy_content(before)
+
+    def _is_to_come(self, key: Key, step: int) -> bool:
+        """Whether a key names what a step is yet to write: a store that begins behind the runs
+        copies what they have written.
+        """
+        return (
+            key.state == "pending"
+            and key.step == step
+            and not self.content_matches(self._groups[key.group], key.page, key.node, key.length)
+        )
 
     def _keep_what_stayed(self, before: Content, now: Content) -> None:
         """Leave of a page, as it was before, the runs that it still has now."""

@@ -164,6 +164,14 @@ class PageRecord(Content):
             self.left.copy_content(self)
         self.poison()
 
+    def written_by(self, r: str, group: int) -> Content:
+        """Return what a run of a request writes to: what it left there, if it has given the page
+        back under that run and nobody has written there since; else the page.
+        """
+        left = self.left
+        outlived = left is not None and r not in self.holders and self.readable is left
+        return left if left and outlived and (left.writer, left.group) == (r, group) else self
+
     @property
     def readable(self) -> Content:
         """What a copy reads there: the content, or what was left there and not overwritten."""
