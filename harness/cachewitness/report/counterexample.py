@@ -16,8 +16,16 @@ import msgspec
 
 from cachewitness._util.lines import printable
 from cachewitness.core.checkers.anomalies import BY_NAME
-from cachewitness.core.checkers.finding import EARLY_COPY, OPEN_CHUNK, Finding
+from cachewitness.core.checkers.finding import (
+    EARLY_COPY,
+    FAILED_LOAD,
+    NOT_RUN,
+    OPEN_CHUNK,
+    ROUNDED_UP,
+    Finding,
+)
 from cachewitness.core.events import Event
+from cachewitness.core.ledger.records import GIVEN_BACK, OFFERED_AGAIN
 from cachewitness.core.trace_format import (
     Extend,
     Layout,
@@ -152,18 +160,35 @@ def headline(finding: Finding, name: str) -> list[str]:
     return [*lines, ""]
 
 
+_SHOWN = {
+    NOT_RUN: "its request did not run in the step that was to write it",
+    FAILED_LOAD: "a load from another tier had failed, and nobody ran since",
+    EARLY_COPY: (
+        "the page was copied from one that had a key for what the same step was yet to write"
+    ),
+    OPEN_CHUNK: (
+        "the hit ends inside a chunk of which it brings nothing, and the request computes that"
+        " chunk from there on alone"
+    ),
+    ROUNDED_UP: (
+        "another tier's hit ends inside a block of states, and what was loaded is the state of"
+        " that block's end"
+    ),
+    GIVEN_BACK: (
+        "the page was stored for a request that had given its block back while it went on, and"
+        " others had it by then"
+    ),
+    OFFERED_AGAIN: (
+        "the tier was reset, and the page was stored anew for a request that had given its block"
+        " back before that, and others had it by then"
+    ),
+}
+
+
 def caused(cause: str) -> str:
     """Return a cause and what shows it; empty where it was not looked for."""
-    if cause == EARLY_COPY:
-        return (
-            f"{cause}, as the page was copied from one that had a key for what the same step was"
-            " yet to write"
-        )
-    if cause == OPEN_CHUNK:
-        return (
-            f"{cause}, as the hit ends inside a chunk of which it brings nothing, and the request"
-            " computes that chunk from there on alone"
-        )
+    if shown := _SHOWN.get(cause):
+        return f"{cause}, as {shown}"
     return f"{cause}, as {describe_cause(cause)}" if is_cause(cause) else ""
 
 

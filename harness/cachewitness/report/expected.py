@@ -230,7 +230,8 @@ def _weight(weighed: tuple[Finding, Entry | None]) -> tuple[bool, bool]:
 
 def _entries(what: str, reason: str) -> list[Entry]:
     """Return what a line lists: one entry for each anomaly, and for each cause of one."""
-    said = _SAYS.search(what)
+    quoted = _SAYS.search(what)
+    says = quoted[1] if quoted else ""
     words = _SAYS.sub("", what, count=1).split()
     pattern, named, *marks = [*words, ""] if len(words) == 1 else words
     if ":" not in pattern and "*" not in pattern:
@@ -238,7 +239,7 @@ def _entries(what: str, reason: str) -> list[Entry]:
     if not named:
         raise UsageError(f"{pattern!r} names no anomaly; write {FORM}")
     pairs = _pairs(named)
-    if said and DENIED in dict(pairs):
+    if says and DENIED in dict(pairs):
         raise UsageError(f"{DENIED} is no finding, so it says nothing; write it without says=")
     if not reason:
         raise UsageError(f"{pattern!r} has no reason; write {FORM}")
@@ -258,7 +259,7 @@ def _entries(what: str, reason: str) -> list[Entry]:
             pattern=pattern,
             anomaly=anomaly,
             cause=cause,
-            says=said[1] if said else "",
+            says=says,
             until=until,
             strict=strict,
             reason=reason,

@@ -13,6 +13,7 @@ from cachewitness.core.events import (
     Header,
     Move,
     Pool,
+    Preempted,
     Publish,
     Release,
     Rules,
@@ -251,3 +252,23 @@ def test_a_store_of_what_its_step_writes_is_not_early() -> None:
     ]
     ledger = ledger_behind(events)
     assert has_first_block(ledger) and not ledger.records[1][3].early
+
+
+def test_a_run_that_its_request_did_not_outlive_writes_what_a_key_names() -> None:
+    """What the request had left there in an earlier life does not take it."""
+    events: list[Event] = [
+        Submitted(r="r", tokens=[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        Acquire(pool=0, group=0, pages=[5], holder="r", step=1),
+        StepBegin(step=1, runs=[Run("r", 0, 4, [[5], []])]),
+        StepEnd(step=1),
+        Preempted(r="r", step=2),
+        Release(pool=0, group=0, pages=[5], holder="r", step=2),
+        Acquire(pool=0, group=0, pages=[4, 5], holder="r", step=2),
+        Publish(group=0, page=5, r="r", length=8, step=2),
+        StepBegin(step=2, runs=[Run("r", 0, 8, [[4, 5], []])]),
+        Aborted(r="r", step=2),
+        Release(pool=0, group=0, pages=[4, 5], holder="r", step=2),
+        StepEnd(step=2),
+    ]
+    ledger = ledger_behind(events)
+    assert [key.state for key in ledger.records[0][5].keys] == ["committed"]

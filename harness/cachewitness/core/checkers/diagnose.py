@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.difference import difference
-from cachewitness.core.checkers.finding import EARLY_COPY, OPEN_CHUNK, Finding
+from cachewitness.core.checkers.finding import (
+    EARLY_COPY,
+    NOT_RUN,
+    OPEN_CHUNK,
+    ROUNDED_UP,
+    Finding,
+)
 from cachewitness.core.checkers.wording import all_named, count, named, with_detail
 from cachewitness.core.events import Group, Read
 from cachewitness.core.ledger.ledger import Ledger
@@ -79,7 +85,13 @@ class _Case:
         record = self.record
         if record is None:
             return ""
-        return EARLY_COPY if record.early else OPEN_CHUNK if self._begun_inside(record) else ""
+        if record.early or record.stale:
+            return EARLY_COPY if record.early else record.stale
+        if self.restored and is_rounded_up(self.ledger, self.group, record, self.request):
+            return ROUNDED_UP
+        if (key := self._key()) is not None and key.unrun:
+            return NOT_RUN
+        return OPEN_CHUNK if self._begun_inside(record) else ""
 
     def _begun_inside(self, record: PageRecord) -> bool:
         """Whether the request was resumed inside a chunk from another tier's hit, and the page has
@@ -224,6 +236,22 @@ class _Case:
             else ""
         )
         return f"holds {content_of(record)}{other}"
+
+
+def is_rounded_up(ledger: Ledger, group: Group, record: Content, request: RequestRecord) -> bool:
+    """Whether a request was given, with another tier's hit, a state of the end of its block where
+    the hit ends inside it: with a block of each group of full attention.
+    """
+    hit = request.hit
+    if group.kind != "recurrent" or not record.state or hit is None or hit.tier == "local":
+        return False
+    full = [other for other in ledger.local if other.kind == "full"]
+    inside = hit.resume % group.block_size
+    return (
+        inside > 0
+        and record.stop == hit.resume - inside + group.block_size
+        and all(hit.resume % other.block_size == 0 for other in full)
+    )
 
 
 def short_content(record: Content) -> str:

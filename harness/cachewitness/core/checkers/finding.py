@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from cachewitness.core.ledger.records import GIVEN_BACK, OFFERED_AGAIN
+
 EARLY_COPY = "early-copy"
 """The cause of what is wrong with a page that was copied, in front of a step, from one keyed for
 what that step writes."""
@@ -18,7 +20,18 @@ same medium, and removed since."""
 OPEN_CHUNK = "open-chunk"
 """The cause of a read in front of where a request was resumed, inside a chunk of attention that was
 open there: the hit brought nothing of that chunk."""
-CAUSES = (EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS, OPEN_CHUNK)
+ROUNDED_UP = "rounded-up"
+"""The cause of a state that is loaded from another tier for a hit that ends inside its block, and
+with a block of full attention: it is that of the end of its block."""
+FAILED_LOAD = "failed-load"
+"""The cause of nobody's being run: a load from another tier had failed, and nobody ran since."""
+NOT_RUN = "not-run"
+"""The cause of a key without content: the step that was to write it ran, and its request in it did
+not."""
+CAUSES = (
+    *(EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS, OPEN_CHUNK),
+    *(ROUNDED_UP, GIVEN_BACK, OFFERED_AGAIN, FAILED_LOAD, NOT_RUN),
+)
 
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cachewitness.core.checkers import capacity
 from cachewitness.core.checkers.circles import Circles
-from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.finding import FAILED_LOAD, Finding
 from cachewitness.core.checkers.patience import Generous
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count
@@ -63,6 +63,8 @@ class Progress(Checker):
         """Who gave pages back since the last two steps began, where the engine so declares."""
         self._hopeless = -1
         """The step in which the engine gave up a request that the pools can never hold."""
+        self._load_failed = False
+        """Whether a load from another tier has failed since somebody ran last."""
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
         self._generous: Generous | None = None
@@ -102,6 +104,7 @@ class Progress(Checker):
         if ran:
             self._idle.clear()
             self._still = 0
+            self._load_failed = False
         for r in ran if self._waited else ():
             self._waited.pop(r, None)
         if self._generous is not None:
@@ -220,6 +223,7 @@ class Progress(Checker):
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
+            self._load_failed = True
             self._begin_anew()
             tier = ledger.header.rules.tier
             for move in event.moves if tier is not None and tier.engine_aborts else ():
@@ -305,6 +309,7 @@ class Progress(Checker):
                 f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}",
                 f"request {late[0]} could run and no request was scheduled for"
                 f" {count(limit + 1, 'step')}",
+                FAILED_LOAD if self._load_failed else "",
             ),
         )
 
@@ -382,12 +387,13 @@ def _does_something(step: StepBegin) -> bool:
     )
 
 
-def _stuck(r: str, what: str, line: str) -> Finding:
+def _stuck(r: str, what: str, line: str, cause: str = "") -> Finding:
     return Finding(
         anomaly="no-progress",
         r=r,
         sentence=f"Let {r} be a request that {what}; however it did not advance: a contradiction.",
         line=line,
+        cause=cause,
     )
 
 

@@ -8,12 +8,13 @@ read and gives the finding to the checker that answers for its anomaly.
 from __future__ import annotations
 
 from cachewitness.core.attention_span import has_window
-from cachewitness.core.checkers.diagnose import content_of, short_content
+from cachewitness.core.checkers.diagnose import content_of, is_rounded_up, short_content
 from cachewitness.core.checkers.difference import difference
-from cachewitness.core.checkers.finding import EARLY_COPY, Finding
+from cachewitness.core.checkers.finding import EARLY_COPY, NOT_RUN, ROUNDED_UP, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, key_of, named, page_list, with_detail
 from cachewitness.core.events import Header, Hit, Publish, Read, StepEnd, Submitted
+from cachewitness.core.ledger.given_back import cause_of
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING, Content, Key
 
@@ -355,5 +356,19 @@ def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> F
         r=key.r,
         sentence=sentence,
         line=with_detail(line, short.strip(" (),").removeprefix(f"of {key.r}, ")),
-        cause=EARLY_COPY if record.early else "",
+        cause=_cause(ledger, key, record),
     )
+
+
+def _cause(ledger: Ledger, key: Key | Publish, record: Content) -> str:
+    """Return what is behind content that a key does not name, where that can be seen."""
+    request = ledger.requests[key.r]
+    group = ledger.groups[key.group]
+    if record.early:
+        return EARLY_COPY
+    if isinstance(key, Key) and key.unrun:
+        return NOT_RUN
+    hit = request.hit is not None and request.hit.resume == key.length
+    if hit and is_rounded_up(ledger, group, record, request):
+        return ROUNDED_UP
+    return cause_of(record, key, ledger.groups, ledger.requests)

@@ -64,7 +64,10 @@ class Collector:
     def _contents(self) -> Iterator[Content]:
         """Yield what every page that was touched holds, and what copies under way carry."""
         for records in self._ledger.records.values():
-            yield from records.values()
+            for record in records.values():
+                yield record
+                if record.left is not None:
+                    yield record.left
         for images in self._ledger.contents.copying.values():
             yield from images
 

@@ -9,6 +9,7 @@ that follows from it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from cachewitness.core.events import Copy, Group, Header, Read, Write, Zero
 from cachewitness.core.ledger.records import (
@@ -165,6 +166,7 @@ class Contents:
         node = record.node
         if start % size == 0:
             record.early = False
+            record.stale = ""
         if node == NOTHING:
             record.start = start
             record.stop = stop
@@ -243,9 +245,9 @@ class Contents:
 
     # --- copies and zeros -------------------------------------------------------------------------
 
-    def copy(self, event: Copy) -> None:
-        """Copy pages. Of an asynchronous copy nothing has arrived that failed, or that was not
-        there from its begin to its end.
+    def copy(self, event: Copy, mark: Callable[[Copy, list[Content]], None] | None) -> None:
+        """Copy pages; `mark` adds to what they carry. Of an asynchronous copy nothing has arrived
+        that failed, or that was not there from its begin to its end.
 
         Until it ends, the pages that it fills hold nothing. Tokens added behind those that were
         there at the begin do no harm.
@@ -255,6 +257,8 @@ class Contents:
             source = self._records[move.src_pool][move.src]
             image.copy_content(source.readable)
             image.early |= any(self._is_to_come(key, event.step) for key in source.keys)
+        if mark is not None:
+            mark(event, images)
         targets = [(move.dst_pool, move.dst) for move in event.moves]
         if event.phase == "begin":
             self.copying[event.id] = images
@@ -296,7 +300,11 @@ class Contents:
             if before.group == now.group and self.covers(now, span.node, span.start, span.stop)
         ]
         if not stayed:
+            stale = before.stale
+            parted = before.parted
             before.poison()
+            before.stale = stale
+            before.parted = parted
             return
         *older, newest = stayed
         before.older = tuple(older)

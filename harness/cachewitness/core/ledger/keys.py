@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from cachewitness.core.events import Group, Publish, Unpublish, UnpublishReason
+from cachewitness.core.events import Group, Publish, StepBegin, Unpublish, UnpublishReason
 from cachewitness.core.ledger.holdings import Holdings
 from cachewitness.core.ledger.records import Key, KeyState, PoolRecords
 
@@ -103,6 +103,14 @@ class Keys:
         """
         null = self._records[self._groups[key.group].pool].null
         return [page for page in dict.fromkeys((key.page, *key.extra_pages)) if page not in null]
+
+    def begin_step(self, event: StepBegin) -> None:
+        """Note whose keys a step will not write, though they wait for it. What is in another tier
+        is copied there.
+        """
+        ran = {run.r for run in event.runs}
+        for key in self._pending.get(event.step, ()):
+            key.unrun = key.r not in ran and self._groups[key.group].source_group < 0
 
     def end_step(self, step: int, withdrawn: Iterable[Key], unbacked: Iterable[Key]) -> None:
         """Decide what the keys of a step have become."""

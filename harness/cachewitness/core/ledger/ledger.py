@@ -54,6 +54,7 @@ from cachewitness.core.ledger.before import (
     View,
 )
 from cachewitness.core.ledger.contents import Contents
+from cachewitness.core.ledger.given_back import GivenBack
 from cachewitness.core.ledger.holdings import Holdings
 from cachewitness.core.ledger.keys import Keys
 from cachewitness.core.ledger.reads import invalid_columns, surely_invalid_columns
@@ -99,6 +100,10 @@ class Ledger:
         )
         self.keys = Keys(header.groups, self.records, self.holdings)
         self.contents = Contents(header, self.records, self.trie)
+        self.given_back = (
+            GivenBack(header, self.records, self.requests) if self.offload_groups else None
+        )
+        """Which pages live requests gave back, where there is another tier."""
         self._pool_of = [self.records[group.pool] for group in header.groups]
         self._asked_again: list[PageRecord] = []
         """Copies in another tier of what the device has keyed for the step to come."""
@@ -118,11 +123,11 @@ class Ledger:
         }
         self.moves: dict[type, Callable[[Any], None]] = {
             Acquire: self.holdings.take,
-            Release: self.holdings.drop,
+            Release: self.holdings.drop if self.given_back is None else self._drop,
             Grow: self.holdings.grow,
             Write: self._write,
             Read: self._read,
-            Copy: self.contents.copy,
+            Copy: self._copy,
             Zero: self.contents.zero,
             Publish: self._publish,
             Unpublish: self.keys.unpublish,
@@ -279,6 +284,15 @@ class Ledger:
                 self.requests[event.r].tainted = True
             contents.taint_written(event.r)
 
+    def _copy(self, event: Copy) -> None:
+        self.contents.copy(event, self.given_back.mark if self.given_back is not None else None)
+
+    def _drop(self, event: Release) -> None:
+        request = self.requests.live.get(event.holder)
+        if request is not None and request.computed and self.given_back is not None:
+            self.given_back.release(event)
+        self.holdings.drop(event)
+
     # --- claims -----------------------------------------------------------------------------------
 
     def _publish(self, event: Publish) -> None:
@@ -313,6 +327,7 @@ class Ledger:
     def _step_begin(self, event: StepBegin) -> None:
         self.holdings.operation += 1
         self.requests.begin_step(event)
+        self.keys.begin_step(event)
         if event.copies:
             self.holdings.begin_step(event)
         for record in self._asked_again:
@@ -330,9 +345,13 @@ class Ledger:
 
     def _preempt(self, event: Preempted) -> None:
         self.requests.preempt(event.r)
+        if self.given_back is not None:
+            self.given_back.forget(event.r)
 
     def _end(self, event: Aborted | Finished) -> None:
         self.requests.end(event.r)
+        if self.given_back is not None:
+            self.given_back.forget(event.r)
         for group in self._counting_uses:
             published = self.keys.published[group]
             for node in self.requests[event.r].nodes if published else ():
@@ -344,6 +363,8 @@ class Ledger:
             pools = {pool.id for pool in self.header.pools if pool.tier == event.tier}
             self.keys.reset(pools)
             self.holdings.reset(pools)
+            if self.given_back is not None:
+                self.given_back.reset(pools)
 
     def _version(self, event: Version) -> None:
         requests = self.requests

@@ -8,7 +8,7 @@ are used and not the pool that was declared.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cachewitness.core.events import Header, Pool
 
@@ -17,6 +17,12 @@ NOTHING = -1
 
 UNKNOWN = -2
 """The node of a key that claims more tokens than its request has: no content ever matches it."""
+
+GIVEN_BACK = "given-back"
+"""The cause of what is wrong with a page that was copied to another tier, or comes from there, from
+a page which the request that it is kept for had given back while it went on."""
+OFFERED_AGAIN = "offered-again"
+"""The same, where that tier was reset since the request had given the page back."""
 
 KeyState = Literal["pending", "committed", "unbacked", "withdrawn", "reset", "outdated"]
 """unbacked: committed although its content was not there when its step ended."""
@@ -35,7 +41,10 @@ class Span:
 
 @dataclass(slots=True, eq=False)
 class Key:
-    """A published prefix: `page` of `group` can be hit as the prefix `node` of `length` tokens."""
+    """A published prefix: `page` of `group` can be hit as the prefix `node` of `length` tokens.
+
+    `unrun`: its request did not run in the step that was to write it.
+    """
 
     group: int
     page: int
@@ -45,6 +54,7 @@ class Key:
     extra_pages: list[int]
     node: int
     state: KeyState
+    unrun: bool = False
 
     @property
     def usable(self) -> bool:
@@ -52,6 +62,16 @@ class Key:
         content.
         """
         return self.state == "committed" or self.state == "pending"
+
+
+class Parted(NamedTuple):
+    """A request that had given a page back, for which group, and the cause of what is kept of the
+    page for it all the same.
+    """
+
+    r: str
+    group: int
+    cause: str
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +96,8 @@ class Content:
     writer: str = ""
     step: int = 0
     early: bool = False
+    stale: str = ""
+    parted: tuple[Parted, ...] = ()
 
     def poison(self) -> None:
         """Forget the content."""
@@ -83,6 +105,8 @@ class Content:
         self.start = self.stop = 0
         self.older = ()
         self.state = self.tainted = self.zeroed = self.early = False
+        self.stale = ""
+        self.parted = ()
 
     def spans(self) -> list[Span]:
         """Return every run, the newest last."""
@@ -101,6 +125,8 @@ class Content:
         self.writer = other.writer
         self.step = other.step
         self.early = other.early
+        self.stale = other.stale
+        self.parted = other.parted
 
     def same_content(self, other: Content) -> bool:
         """Whether two pages hold the same, as far as the newest run tells."""
@@ -166,11 +192,12 @@ class PageRecord(Content):
 
     def written_by(self, r: str, group: int) -> Content:
         """Return what a run of a request writes to: what it left there, if it has given the page
-        back under that run and nobody has written there since; else the page.
+        back under that run, no key names it and nobody has written there since; else the page.
         """
         left = self.left
-        outlived = left is not None and r not in self.holders and self.readable is left
-        return left if left and outlived and (left.writer, left.group) == (r, group) else self
+        if left is None or self.keys or r in self.holders or self.readable is not left:
+            return self
+        return left if (left.writer, left.group) == (r, group) else self
 
     @property
     def readable(self) -> Content:

@@ -1,0 +1,106 @@
+"""Which pages requests gave back while they went on: what a copy to another tier takes from there
+is no more theirs.
+
+A window that moves on, or a state that is passed, leaves a page to others. An engine that stores it
+later, for the request that had it, stores what others have written. A copy does not say for whom
+it is made; the key that names it does, so until then a page of another tier is marked with all who
+had given its source back (`Content.parted`), and what is loaded from there with the cause alone
+(`Content.stale`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cachewitness.core.events import Copy, Group, Header, Publish, Release
+from cachewitness.core.ledger.records import (
+    GIVEN_BACK,
+    OFFERED_AGAIN,
+    UNKNOWN,
+    Content,
+    Key,
+    PageRecord,
+    Parted,
+    PoolRecords,
+)
+from cachewitness.core.ledger.requests import Requests
+
+
+class GivenBack:
+    """Follows the pages that live requests gave back."""
+
+    def __init__(self, header: Header, records: dict[int, PoolRecords], requests: Requests) -> None:
+        self._groups = header.groups
+        self._records = records
+        self._requests = requests
+        self._local = {group.pool for group in header.local_groups()}
+        self._resets = 0
+        """How many resets of other tiers there were."""
+        self._parted: dict[tuple[int, int], dict[tuple[str, int], int]] = {}
+        """(pool, page) -> (request, group) -> how many resets there had been by then."""
+        self._places: dict[str, list[tuple[int, int]]] = {}
+
+    def release(self, event: Release) -> None:
+        """Note pages that a request gives back which goes on."""
+        for page in event.pages:
+            place = event.pool, page
+            self._parted.setdefault(place, {})[event.holder, event.group] = self._resets
+            self._places.setdefault(event.holder, []).append(place)
+
+    def forget(self, r: str) -> None:
+        """Forget a request that has ended, or begins anew."""
+        for place in self._places.pop(r, ()):
+            parted = self._parted.get(place, {})
+            for who in [who for who in parted if who[0] == r]:
+                del parted[who]
+            if not parted:
+                self._parted.pop(place, None)
+
+    def reset(self, pools: Collection[int]) -> None:
+        """Note a reset; of another tier, it may have what is kept offered again."""
+        self._resets += not self._local.issuperset(pools)
+
+    def mark(self, event: Copy, images: list[Content]) -> None:
+        """Mark what copies carry between the device and another tier."""
+        for move, image in zip(event.moves, images, strict=True):
+            source = self._records[move.src_pool][move.src]
+            stored = move.dst_pool not in self._local
+            loaded = move.src_pool not in self._local
+            if stored and not loaded:
+                image.parted = self._who(move.src_pool, move.src, source)
+            if loaded and not stored:
+                causes = {
+                    cause_of(source, key, self._groups, self._requests) for key in source.keys
+                }
+                image.stale = image.stale or max(causes, default="")
+                image.parted = ()
+
+    def _who(self, pool: int, page: int, record: PageRecord) -> tuple[Parted, ...]:
+        return tuple(
+            Parted(r, group, OFFERED_AGAIN if resets < self._resets else GIVEN_BACK)
+            for (r, group), resets in self._parted.get((pool, page), {}).items()
+            if record.held_for.get(r) != group
+        )
+
+
+def cause_of(content: Content, key: Key | Publish, groups: list[Group], requests: Requests) -> str:
+    """Return the cause of what is wrong with a page under a key: that it was copied from a page
+    which a request with the key's prefix had given back; else nothing.
+
+    A key of another tier is of whoever got its hash last, so it may name another request with that
+    prefix.
+    """
+    if content.stale or not content.parted:
+        return content.stale
+    source = groups[key.group].source_group
+    node = requests[key.r].node_of(key.length)
+    return next(
+        (
+            one.cause
+            for one in content.parted
+            if one.group == source
+            and one.r in requests
+            and requests[one.r].node_of(key.length) == node != UNKNOWN
+        ),
+        "",
+    )

@@ -1,0 +1,154 @@
+"""The causes of findings behind another tier, each with a look-alike that is another fault: a list
+that has the one must not excuse the other.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cachewitness.core.checkers.finding import FAILED_LOAD, NOT_RUN, ROUNDED_UP
+from cachewitness.core.driving import check
+from cachewitness.core.ledger.records import GIVEN_BACK, OFFERED_AGAIN
+from cachewitness.workloads.notation import parse
+
+STATES = """pool 0: 12 pages, null 0
+pool 1: 8 pages, tier cpu, evicts lru
+group 0: full block 4
+group 1: recurrent block 8
+group 2: full block 4 pool 1 of 0
+group 3: recurrent block 8 pool 1 of 1
+rules: alignment 4
+submit a x:16
+hit a 0
+acquire a | 1 2 3 4 | 5 6
+publish 0/1 a:4
+publish 1/5 a:8
+publish 1/6 a:16
+step 1: a 0..8 | 1 2 | 5; store 0/1>1/0 0/2>1/1
+step 2: a 8..16 | 1 2 3 4 | 5 6; store 0/3>1/2 0/6>1/3
+publish 2/0 a:4
+publish 2/1 a:8
+publish 2/2 a:12
+publish 3/3 a:16
+finish a
+release a
+submit b x:17
+acquire b | 7 8 9 10 11 | 2 4
+"""
+"""Of 16 tokens another tier has the first three blocks of attention, and the state after all."""
+
+
+def causes(text: str, *anomalies: str) -> list[tuple[str, str]]:
+    """Return what is found of some anomalies, and the cause of each."""
+    found = check(parse(text)).findings
+    return [(one.anomaly, one.cause) for one in found if one.anomaly in anomalies]
+
+
+@pytest.mark.parametrize(
+    ("end", "loaded", "cause"),
+    [
+        (12, "1/0>0/7 1/1>0/8 1/2>0/9 1/3>0/2", ROUNDED_UP),
+        (15, "1/0>0/7 1/1>0/8 1/2>0/9 1/3>0/2", ""),
+    ],
+    ids=["with a block of attention", "a token before the end"],
+)
+def test_a_state_of_the_end_of_its_block_is_rounded_up(end: int, loaded: str, cause: str) -> None:
+    """A hit of attention that ends inside a block of states; a hit that is a token short of the
+    block is another fault.
+    """
+    hit = f"hit b {end} tier cpu | 7 8 9 | 0 2 | 0 1 2 | 5 3\n"
+    run = f"step 3: b {end}..17 | 7 8 9 10 11 | 0 2 4; copy {loaded}\n"
+    assert ("state-position-skew", cause) in causes(STATES + hit + run, "state-position-skew")
+
+
+WINDOW = """pool 0: 12 pages, null 0
+pool 1: 8 pages, tier cpu, evicts lru
+group 0: sliding block 4 window 4
+group 1: sliding block 4 window 4 pool 1 of 0
+rules: alignment 4
+submit a x:8
+hit a 0
+acquire a | 1 2
+step 1: a 0..8 | 1 2
+"""
+LEFT = """release a | 1
+submit b y:4
+hit b 0
+acquire b | 1
+step 2: b 0..4 | 1
+"""
+STORE = "step 3: ; store 0/1>1/0\npublish 1/0 a:4\nstep 4: \n"
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        (LEFT, GIVEN_BACK),
+        (LEFT + "reset ok tier cpu\n", OFFERED_AGAIN),
+        ("reset ok tier cpu\n" + LEFT, GIVEN_BACK),
+    ],
+    ids=["given back", "and then a reset", "a reset before that"],
+)
+def test_a_block_that_its_request_had_given_back_is_stored_for_it(before: str, cause: str) -> None:
+    assert causes(WINDOW + before + STORE, "partial-commit") == [("partial-commit", cause)]
+
+
+def test_a_wrong_page_that_its_request_never_had_is_another_fault() -> None:
+    """Also behind a reset: a list that has `offered-again` does not excuse it."""
+    others = "submit b y:4\nhit b 0\nacquire b | 3\nstep 2: b 0..4 | 3\nrelease a | 1\n"
+    store = "reset ok tier cpu\n" + STORE.replace("0/1", "0/3")
+    assert causes(WINDOW + others + store, "partial-commit") == [("partial-commit", "")]
+
+
+def test_whoever_loads_what_was_stored_so_has_the_same_cause() -> None:
+    load = (
+        "submit c x:5\nhit c 4 tier cpu | 5 | 0\nacquire c | 5 6\n"
+        "step 5: c 4..5 | 5 6; copy 1/0>0/5\n"
+    )
+    assert ("stale-hit", GIVEN_BACK) in causes(WINDOW + LEFT + STORE + load, "stale-hit")
+
+
+PRIORITY = """pool 0: 8 pages, null 0
+group 0: full block 4
+rules: alignment 4
+submit a x:8
+submit b y:4
+hit a 0
+hit b 0
+acquire a | 1 2
+acquire b | 3
+"""
+
+
+def test_a_key_of_a_request_that_did_not_run_in_its_step_is_told_from_one_without_content() -> None:
+    """The step runs the other request alone; a key over too little, of one that ran, is another
+    fault.
+    """
+    keyed = "publish 0/1 a:4\n"
+    taken_out = PRIORITY + keyed + "step 1: b 0..4 | 3\n"
+    too_little = PRIORITY + keyed + "step 1: a 0..3 | 1 2; b 0..4 | 3\n"
+    assert causes(taken_out, "partial-commit") == [("partial-commit", NOT_RUN)]
+    assert causes(too_little, "partial-commit") == [("partial-commit", "")]
+
+
+WAITS = """pool 0: 8 pages, null 0
+pool 1: 4 pages, tier cpu, evicts lru
+group 0: full block 4
+group 1: full block 4 pool 1 of 0
+rules: alignment 4, progress 2
+submit a x:8
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        ("acquire copy:1 | 3\nstep 1: begun 7 1/0>0/3\nstep 2: failed 7\n", FAILED_LOAD),
+        ("acquire copy:1 | 3\nstep 1: begun 7 1/0>0/3\nstep 2: ended 7\n", ""),
+    ],
+    ids=["failed", "ended"],
+)
+def test_nobody_runs_behind_a_load_that_failed(before: str, cause: str) -> None:
+    idle = "".join(f"step {step}: \n" for step in range(3, 8))
+    found = causes(WAITS + before + "release copy:1 | 3\n" + idle, "no-progress")
+    assert found == [("no-progress", cause)]
