@@ -13,7 +13,7 @@ import pytest
 
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
-from cachewitness.core.checkers.finding import LEFT_WINDOW, Finding
+from cachewitness.core.checkers.finding import LEFT_WINDOW, ROUNDED_UP, Finding
 from cachewitness.core.driving import drive
 from cachewitness.core.events import (
     Acquire,
@@ -26,6 +26,7 @@ from cachewitness.core.events import (
     StepBegin,
     StepEnd,
 )
+from cachewitness.core.ledger.records import GIVEN_BACK, OFFERED_AGAIN
 from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import (
     Abort,
@@ -425,6 +426,7 @@ def test_blocks_that_others_have_are_stored_after_a_reset_of_the_connector() -> 
         trace, parse(f"vllm:source={SOURCE},connector=offloading").open(trace.header)
     ).findings
     assert {finding.anomaly for finding in found} == {"partial-commit", "stale-hit"}
+    assert {finding.cause for finding in found} == {OFFERED_AGAIN}
     clean = without_resets_of_the_memory(trace)
     assert (
         drive(
@@ -595,3 +597,27 @@ def test_a_block_that_left_a_window_is_told_for_another_request() -> None:
         findings = drive(trace, engine).findings
         assert [finding.anomaly for finding in findings] == anomalies
         assert {finding.cause for finding in findings} <= {LEFT_WINDOW}
+
+
+@pytest.mark.parametrize(
+    ("options", "number", "known"),
+    [
+        ({"retention_interval": None}, 220003, ("state-position-skew", ROUNDED_UP)),
+        (
+            {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1},
+            0,
+            ("fabricated-snapshot", GIVEN_BACK),
+        ),
+    ],
+    ids=["a state beyond the hit", "a state whose block is somebody else's"],
+)
+def test_states_of_unequal_blocks_that_the_connector_stores_or_loads_wrongly(
+    options: dict[str, Any], number: int, known: tuple[str, str]
+) -> None:
+    """What was found in vLLM 0.33.0 with outputs; `simple` passes the same."""
+    shape = Configuration(layouts.load("full-mamba-unequal"), options).shape("scheduler")
+    trace = random_trace(shape, number, withdraw=False)
+    for connector, found in {"offloading-outputs": True, "simple": False}.items():
+        engine = parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header)
+        findings = drive(trace, engine).findings
+        assert (known in [(one.anomaly, one.cause) for one in findings]) == found
