@@ -156,7 +156,7 @@ def workloads_for(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
         )
     return (
         behind_a_connector(seed)
-        if needs(mutant)
+        if "connector=" in needs(mutant)
         else workloads(mutant.level, seed, large="reference" in mutant.engines)
     )
 

@@ -11,6 +11,7 @@ from cachewitness_faults.vllm.hisparse_faults import HISPARSE, WAY_OF
 from cachewitness_faults.vllm.imitated_faults import IMITATED
 from cachewitness_faults.vllm.scheduler_faults import SCHEDULED
 from cachewitness_faults.vllm.scheduler_request_faults import REQUESTED
+from cachewitness_faults.vllm.second_worker_faults import SECOND
 from cachewitness_faults.vllm.shipped_connector_faults import (
     SHIPPED_CONNECTED,
     SHIPPED_CONNECTOR_OF,
@@ -29,9 +30,16 @@ FAULTS = {
 }
 IN_HISPARSE = {mutant.name: mutant for mutant in HISPARSE}
 """Faults in HiSparse, which needs a layout of its own."""
+IN_SECOND_RUNNER = {mutant.name: mutant for mutant in SECOND}
+"""Faults in the second model runner, which is run where it is asked for."""
 IN_LMCACHE = {mutant.name: mutant for mutant in LMCACHE_FAULTS}
 """Faults in LMCache's connector, which vLLM takes from the installed LMCache."""
-MUTANTS = (*FAULTS.values(), *IN_HISPARSE.values(), *IN_LMCACHE.values())
+MUTANTS = (
+    *FAULTS.values(),
+    *IN_HISPARSE.values(),
+    *IN_SECOND_RUNNER.values(),
+    *IN_LMCACHE.values(),
+)
 LMCACHE_CONNECTOR_OF = dict.fromkeys(IN_LMCACHE, "lmcache")
 
 
@@ -61,4 +69,5 @@ def needs(mutant: Mutant) -> str:
     )
     hits = ",key_events=full" if mutant.name in TELL_HITS else ""
     hisparse = f",hisparse={WAY_OF[mutant.name]}" if mutant.name in WAY_OF else ""
-    return f",connector={connector}" if connector else hisparse or hits
+    second = ",runner=second" if mutant.name in IN_SECOND_RUNNER else ""
+    return f",connector={connector}" if connector else hisparse or second or hits

@@ -38,6 +38,7 @@ from cachewitness.systems.vllm.connectors.build import (
 from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.declared import interval_of, rules_of
 from cachewitness.systems.vllm.engine_config import (
+    RUNNERS,
     build_scheduler,
     check_depth,
     engine_config,
@@ -122,13 +123,15 @@ def scheduler_engine(
     *,
     full: bool = False,
     scheduler_cls: type | None = None,
+    runner: str = RUNNERS[0],
     prepare: Prepare = unprepared,
 ) -> Assembled:
     """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is
     asked for.
 
     It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well.
-    `scheduler_cls` takes the place of vLLM's own class. `prepare` is called before the scheduler
+    `scheduler_cls` takes the place of vLLM's own class, `runner` is one of `RUNNERS`. `prepare` is
+    called before the scheduler
     is built. Raises UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
@@ -159,7 +162,7 @@ def scheduler_engine(
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
     prepare(kv_cache_config=config, vllm_config=whole)
-    with retaining(source, interval), model_runner(options):
+    with retaining(source, interval), model_runner(options, runner):
         scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
         check_depth(source, whole, options)
     core = scheduler.kv_cache_manager

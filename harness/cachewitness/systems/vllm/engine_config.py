@@ -26,6 +26,9 @@ LOOKAHEAD_OFF = "disable_lookahead_block_hashes"
 harness's keys cover prefixes."""
 
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+RUNNERS = ("first", "second", "own")
+"""vLLM's model runners, `v1/worker/gpu_model_runner.py` and `v1/worker/gpu`, and the one of them
+that it chooses itself."""
 
 
 def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
@@ -140,11 +143,12 @@ def build_scheduler(
     return scheduler
 
 
-def model_runner(options: Options) -> AbstractContextManager[None]:
-    """Have vLLM plan for its first model runner, which keeps its batch on the host; two steps in
-    flight need the second.
+def model_runner(options: Options, runner: str) -> AbstractContextManager[None]:
+    """Have vLLM plan for one of its `RUNNERS`: its first, which two steps in flight need the second
+    in place of; its second; or its own choice.
     """
-    return variable(RUNNER_VARIABLE, "1" if options.async_depth > 1 else "0")
+    asked = {"first": "1" if options.async_depth > 1 else "0", "second": "1", "own": None}
+    return variable(RUNNER_VARIABLE, asked[runner])
 
 
 def check_depth(source: Source, config: Any, options: Options) -> None:

@@ -45,6 +45,7 @@ from cachewitness.systems.vllm.connectors.build import asked_for
 from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.connectors.tiers import TIERING, spec_named, tiers_named
 from cachewitness.systems.vllm.declared import read_options, release_name
+from cachewitness.systems.vllm.engine_config import RUNNERS
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
 from cachewitness.systems.vllm.known import known_lists
 from cachewitness.systems.vllm.plugged import (
@@ -74,6 +75,7 @@ VALUES = {
     "sync_failures": ("no", "yes"),
     "key_events": ("open", "strict", "full"),
     "withdraw": ("no", "yes"),
+    "runner": RUNNERS,
 }
 """What an option of the engine's name may be, its default first."""
 WITH_CONNECTOR = ("load_failure", "sync_failures")
@@ -209,6 +211,7 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
             sized,
             full=full,
             scheduler_cls=_scheduler_of(options, source),
+            runner=options["runner"],
             prepare=prepare,
         )
     else:
@@ -428,6 +431,10 @@ ENGINE = EngineKind(
             "`eager` or `lazy`: at scheduler level, sparse attention whose blocks lie on the host,"
             " copies of some on the device (docs/systems/vllm-notes.md); decoded rows go to the"
             " host in their step, or when their block is full"
+        ),
+        "runner": (
+            "at scheduler level: the model runner that follows the scheduler, vLLM's `first` (the"
+            " default), its `second` (`v1/worker/gpu`), or the one that it chooses itself (`own`)"
         ),
         "withdraw": (
             "`yes`: also run traces that withdraw a request from its step, which vLLM does not"

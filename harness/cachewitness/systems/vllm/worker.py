@@ -27,11 +27,11 @@ from typing import Any
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.engine_failure import EngineFailure
-from cachewitness.core.events import Move
 from cachewitness.engines.cache_state import Tables
 from cachewitness.systems.vllm.build import fill
 from cachewitness.systems.vllm.engine_config import most_drafts
 from cachewitness.systems.vllm.source import Source
+from cachewitness.systems.vllm.worker_copies import Copies
 from cachewitness.systems.vllm.worker_slots import SlotMapping
 from cachewitness.systems.vllm.worker_states import StateCopies
 from cachewitness.systems.vllm.worker_tables import WorkerTables, without_cleared
@@ -39,6 +39,8 @@ from cachewitness.systems.vllm.worker_tokens import tokens_of
 from cachewitness_reference.vllm_extended.config import Options
 
 RUNNER = "v1.worker.gpu_model_runner"
+SECOND_SINCE = (0, 33)
+"""The oldest release whose second runner the adapter was written for."""
 VOCABULARY = 1 << 30
 """More than there are tokens. The batch compares it with the sampler's limits alone."""
 
@@ -46,18 +48,25 @@ VOCABULARY = 1 << 30
 def worker_of(
     source: Source, scheduler: Any, kv_cache_config: Any, options: Options
 ) -> WorkerTables:
-    """Return what follows the outputs of a scheduler: vLLM's model runner, if what it keeps is kept
-    on the host.
+    """Return what follows the outputs of a scheduler: vLLM's model runner, the first or the second.
 
-    The second runner's tables are not; nor are positions while it is open how many drafts of a step
-    in flight were accepted. There the rows are as long as the first runner would make them.
+    Where it is open how many drafts of a step in flight were accepted, and with two steps in
+    flight, what the scheduler told is followed. There the rows are as long as the first runner
+    would make them.
     """
     config = getattr(scheduler, f"{source.package}_config")
-    if scheduler.use_v2_model_runner or (options.async_depth and most_drafts(options)):
-        tables = _runner(source, config, kv_cache_config).input_batch.block_table.block_tables
-        return WorkerTables([table.max_num_blocks_per_req for table in tables])
     managers = scheduler.kv_cache_manager.coordinator.single_type_managers
     pages = max(len(single.block_pool.blocks) for single in managers)
+    drafts = most_drafts(options)
+    second = scheduler.use_v2_model_runner
+    if second and not drafts and options.async_depth < 2 and not source.is_before(SECOND_SINCE):
+        from cachewitness.systems.vllm.worker_second import SecondWorker
+
+        unpinned()
+        return SecondWorker(source, config, kv_cache_config, pages)
+    if second or (options.async_depth and drafts):
+        tables = _runner(source, config, kv_cache_config).input_batch.block_table.block_tables
+        return WorkerTables([table.max_num_blocks_per_req for table in tables])
     return RealWorker(source, config, kv_cache_config, options, pages)
 
 
@@ -67,17 +76,11 @@ class RealWorker(WorkerTables):
     def __init__(
         self, source: Source, config: Any, kv_cache_config: Any, options: Options, pages: int
     ) -> None:
-        import torch
-
         super().__init__()
-        self._pages = pages
-        apart = torch.zeros((2, self._pages, 2), dtype=torch.int64)
-        self._caches = (torch.zeros((self._pages, 2), dtype=torch.int64), apart[0])
-        """A cache that is a tensor of its own, and one that is half of a tensor, as where keys and
-        values lie apart."""
+        self._copies = Copies(pages)
         self._states = _states(source, config, kv_cache_config, options, pages)
         self._runner = _runner(source, config, kv_cache_config)
-        vars(self._runner).update(kv_caches=list(self._caches))
+        vars(self._runner).update(kv_caches=list(self._copies.caches))
         self._slots = SlotMapping(self._runner.input_batch)
         self._tokens = tokens_of(
             source, self._runner, ahead=config.scheduler_config.async_scheduling
@@ -91,12 +94,8 @@ class RealWorker(WorkerTables):
         has not in its batch.
         """
         super().update(output)
-        copies = output.kv_cache_block_copies
-        if copies:
-            self._number_blocks()
-        self._runner._update_states(output)
-        if copies:
-            self.copies = self._copied()
+        with self._copies.of(output.kv_cache_block_copies) as self.copies:
+            self._runner._update_states(output)
         batch = self._runner.input_batch
         if missing := [r for r in output.num_scheduled_tokens if r not in batch.req_id_to_index]:
             raise EngineFailure(
@@ -144,22 +143,6 @@ class RealWorker(WorkerTables):
         )
         rows = self._slots.shown(r, rows)
         return self._states.shown(r, rows) if self._states is not None else rows
-
-    def _number_blocks(self) -> None:
-        import torch
-
-        for cache in self._caches:
-            cache.copy_(torch.arange(self._pages)[:, None].expand_as(cache))
-
-    def _copied(self) -> list[Move]:
-        """Return which blocks hold another one's content: all of it, in both caches."""
-        one, other = (cache.tolist() for cache in self._caches)
-        held = [{*left, *right} for left, right in zip(one, other, strict=True)]
-        return [
-            Move(min(contents), page)
-            for page, contents in enumerate(held)
-            if len(contents) == 1 and contents != {page}
-        ]
 
 
 def _runner(source: Source, config: Any, kv_cache_config: Any) -> Any:

@@ -1,22 +1,17 @@
 """Where vLLM's worker puts each token: its own slot mapping, of its own block tables, run without a
 device.
 
-The kernel that maps positions to slots is Python for Triton. Without Triton vLLM leaves the
-function as it is, and here it runs on tensors of the CPU: `Language` has the few words of Triton's
-language that it uses, one program after another. It is slow, so it runs for every eighth step. A
-page that a row has and that the slots do not lead to is not written, and the other is.
+The kernel that maps positions to slots is Python for Triton, and runs on tensors of the CPU
+(`triton_words`). It is slow, so it runs for every eighth step. A page that a row has and that the
+slots do not lead to is not written, and the other is.
 
-Source: vLLM 0.29.0 to 0.33.0, `v1/worker/block_table.py`; the language is Triton's
-(`triton.language`).
+Source: vLLM 0.29.0 to 0.33.0, `v1/worker/block_table.py`.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from cachewitness.engines.cache_state import Tables
 
@@ -32,10 +27,12 @@ class SlotMapping:
     """Maps the tokens of a step to slots, and says which pages they are in."""
 
     def __init__(self, batch: Any) -> None:
+        from cachewitness.systems.vllm.triton_words import Kernel, Memory
+
         module: Any = importlib.import_module("vllm.v1.worker.block_table")
         kernel = module._COMPUTE_SLOT_MAPPING_KERNEL
         vars(kernel).update(
-            triton_block_size=LANES, kernel=Interpreted(type(kernel).kernel, module)
+            triton_block_size=LANES, kernel=Kernel(type(kernel).kernel, [module], Memory())
         )
         self._tables = [
             (group, table)
@@ -72,7 +69,7 @@ class SlotMapping:
             for index, r in enumerate(names):
                 first = ends[index]
                 stop = ends[index + 1]
-                self._pages[r, group] = _pages_of(
+                self._pages[r, group] = pages_of(
                     positions[first:stop], slots[first:stop], table.block_size
                 )
 
@@ -85,79 +82,10 @@ class SlotMapping:
         return rows
 
 
-def _pages_of(positions: list[int], slots: list[int], size: int) -> dict[int, int]:
+def pages_of(positions: list[int], slots: list[int], size: int) -> dict[int, int]:
     """Return the page of each column that is written, as the slots say."""
     pages: dict[int, int] = {}
     for position, slot in zip(positions, slots, strict=True):
         page = slot // size if slot % size == position % size else NOWHERE
         pages[position // size] = page if pages.get(position // size, page) == page else NOWHERE
     return pages
-
-
-class Interpreted:
-    """A kernel that is launched over a grid, one program after another, on tensors of the CPU."""
-
-    def __init__(self, function: Callable[..., None], module: Any) -> None:
-        self._function = function
-        self._module = module
-        self._signature = inspect.signature(function)
-        vars(self)["arg_names"] = list(
-            self._signature.parameters
-        )  # vLLM's launcher asks a kernel for them
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        """Return what launches it over a grid of one dimension."""
-
-        def launch(*values: Any, **named: Any) -> None:
-            import torch
-
-            bound = self._signature.bind(*values, **named).arguments
-            given = {
-                name: _Pointer(value) if isinstance(value, torch.Tensor) else value
-                for name, value in bound.items()
-            }
-            before = self._module.tl
-            try:
-                for program in range(grid[0]):
-                    self._module.tl = _language(program, grid[0])
-                    self._function(**given)
-            finally:
-                self._module.tl = before
-
-        return launch
-
-
-class _Pointer(NamedTuple):
-    """A place in a tensor, or several places."""
-
-    tensor: Any
-    offset: Any = 0
-
-    def __add__(self, offset: Any) -> _Pointer:
-        """Return places so much further."""
-        return _Pointer(self.tensor, self.offset + offset)
-
-
-def _language(program: int, programs: int) -> SimpleNamespace:
-    """Return the words of Triton's language that the kernel uses, for one program."""
-    import torch
-
-    def load(pointer: _Pointer, mask: Any = None, other: Any = 0) -> Any:
-        flat = pointer.tensor.reshape(-1)
-        if mask is None:
-            return flat[pointer.offset]
-        return torch.where(mask, flat[torch.where(mask, pointer.offset, 0)], other)
-
-    def store(pointer: _Pointer, value: Any, mask: Any) -> None:
-        flat = pointer.tensor.view(-1)
-        flat[pointer.offset[mask]] = value[mask] if isinstance(value, torch.Tensor) else value
-
-    return SimpleNamespace(
-        program_id=lambda axis: program,
-        num_programs=lambda axis: programs,
-        arange=torch.arange,
-        where=torch.where,
-        load=load,
-        store=store,
-        int64=torch.int64,
-    )

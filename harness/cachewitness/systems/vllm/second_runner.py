@@ -1,0 +1,402 @@
+"""vLLM's second model runner (`v1/worker/gpu`) without a device, a model and weights: what it is
+built with, and what stands in for those.
+
+It lays out its tables, states and buffers itself (`initialize_kv_cache`). The model computes
+nothing, and the sampler does not know what it samples: a token is a number that stands for the
+request and its place there (`Unsampled`).
+
+Source: vLLM 0.33.0, `v1/worker/gpu/model_runner.py` and what it imports.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+from cachewitness.systems.vllm.source import Source
+from cachewitness.systems.vllm.triton_words import Kernel, Memory
+
+RUNNER = "vllm.v1.worker.gpu.model_runner"
+BUFFERS = "vllm.v1.worker.gpu.buffer_utils"
+HYBRID = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
+STATES = "vllm.v1.worker.mamba_utils"
+WRITTEN = (
+    BUFFERS,
+    "vllm.v1.worker.gpu.block_table",
+    "vllm.v1.worker.gpu.input_batch",
+    HYBRID,
+    STATES,
+)
+"""The modules whose kernels are run."""
+VOCABULARY = (1 << 31) - 1
+UNSAMPLED = 1 << 30
+"""The smallest number that stands for a token; no token is as large."""
+
+
+class Unsampled:
+    """Numbers for tokens that are sampled and that nobody knows yet."""
+
+    def __init__(self) -> None:
+        self._places: list[tuple[str, int]] = []
+        self._newest: dict[tuple[str, int], int] = {}
+
+    def number(self, r: str, position: int) -> int:
+        """Return what stands for the token that a request now gets at a position."""
+        number = self._newest[r, position] = UNSAMPLED + len(self._places)
+        self._places.append((r, position))
+        return number
+
+    def stands_for(self, number: int, r: str, position: int) -> bool:
+        """Whether a number stands for this token, as it was sampled last."""
+        return self._newest.get((r, position)) == number
+
+    def token(self, number: int, requests: Mapping[str, Any]) -> int:
+        """Return the token that a number stands for; 0 if there is none, or nobody knows it."""
+        if number < UNSAMPLED:
+            return max(number, 0)
+        r, position = self._places[number - UNSAMPLED]
+        own = requests[r].all_token_ids if r in requests else ()
+        return int(own[position]) if position < len(own) else 0
+
+
+class Metadata:
+    """What the layers of a group are told of a step: in place of a backend of attention, and of
+    what builds its metadata.
+    """
+
+    supports_update_block_table = False
+
+    def __init__(self, group: Any) -> None:
+        self.layer_names = group.layer_names
+        self.kv_cache_spec = group.kv_cache_spec
+        layer = getattr(group.kv_cache_spec, "first_spec", group.kv_cache_spec)
+        self.block_size: int = group.kv_cache_spec.block_size
+        self.has_slots: bool = layer.uses_slot_mapping
+        self.mamba_aligned_state_indices: Any = None
+        """Set by the runner, where states are kept at the ends of blocks: by request, the page of
+        its running state."""
+        self.common: Any = None
+        """vLLM's `CommonAttentionMetadata` of the last step."""
+
+    def get_metadata_builder(self, _: int) -> Metadata:
+        """Return what builds the metadata."""
+        return self
+
+    def build_metadata(self, common: Any, _: int, **__: Any) -> None:
+        """Take note of what a step tells."""
+        self.common = common
+
+
+class Graphs:
+    """In place of vLLM's CUDA graphs: a step is padded to whole `ROWS` of requests and `TOKENS`, as
+    one that a graph replays, and computes nothing.
+    """
+
+    ROWS = 4
+    TOKENS = 8
+
+    def __init__(self, most_requests: int, most_tokens: int) -> None:
+        self._described: Any = importlib.import_module("vllm.v1.worker.gpu.cudagraph_utils")
+        self._most_requests = most_requests
+        self._most_tokens = most_tokens
+
+    def dispatch(self, requests: int, tokens: int, *_: Any, **__: Any) -> Any:
+        """Return the size of the graph for so many requests and tokens."""
+        rows = min(-(-requests // self.ROWS) * self.ROWS, self._most_requests)
+        width = min(-(-tokens // self.TOKENS) * self.TOKENS, self._most_tokens)
+        return self._described.BatchExecutionDescriptor(
+            cg_mode=self._described.CUDAGraphMode.FULL, num_tokens=width, num_reqs=rows
+        )
+
+    def run_fullgraph(self, graph: Any) -> Any:
+        """Return hidden states of nothing."""
+        import torch
+
+        return torch.zeros(graph.num_tokens, 0)
+
+
+class Sampler:
+    """In place of vLLM's sampler: who has come to the end of its tokens gets the number of its
+    next one.
+    """
+
+    def __init__(self, unsampled: Unsampled, prefill_len: Any) -> None:
+        batch: Any = importlib.import_module("vllm.v1.worker.gpu.input_batch")
+        self._counts = batch.get_num_sampled_and_rejected
+        self._output: Any = importlib.import_module("vllm.v1.worker.gpu.sample.output")
+        self._unsampled = unsampled
+        self._prefill_len = prefill_len
+        self.penalties_state = SimpleNamespace(output_bin_counts=None)
+
+    def __call__(self, _: Any, batch: Any) -> Any:
+        """Return what the requests of a batch sample."""
+        import torch
+
+        sampled, rejected = self._counts(
+            batch.seq_lens.new_ones(batch.num_reqs),
+            batch.seq_lens,
+            batch.cu_num_logits,
+            batch.idx_mapping,
+            self._prefill_len.gpu,
+        )
+        ends = batch.seq_lens[: batch.num_reqs].tolist()
+        numbers = [
+            [self._unsampled.number(r, end)] if one else [0]
+            for r, end, one in zip(batch.req_ids, ends, sampled.tolist(), strict=True)
+        ]
+        return self._output.SamplerOutput(
+            torch.tensor(numbers, dtype=torch.int64), None, None, sampled, rejected
+        )
+
+    def add_request(self, *_: Any) -> None:
+        """Take no note of how a request samples."""
+
+    def apply_staged_writes(self) -> None:
+        """Write nothing."""
+
+
+class Hosted:
+    """The runner, `metadata` that it tells by group, and by recurrent group its `states`: a small
+    tensor for each.
+
+    `kv_caches` are the caches in which it copies blocks.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        config: Any,
+        kv_cache_config: Any,
+        kv_caches: list[Any],
+        unsampled: Unsampled,
+    ) -> None:
+        import torch
+
+        groups = kv_cache_config.kv_cache_groups
+        spec = source.part("v1.kv_cache_interface", "MambaSpec")
+        pages = len(kv_caches[0])
+        self.metadata = [Metadata(group) for group in groups]
+        self.states = {
+            index: torch.zeros((pages, 1), dtype=torch.int64)
+            for index, group in enumerate(groups)
+            if isinstance(group.kv_cache_spec, spec)
+        }
+        layers = {
+            layer: SimpleNamespace(kv_cache=[state])
+            for index, state in self.states.items()
+            for layer in groups[index].layer_names
+        }
+        module = _imported()
+        memory = Memory()
+        _interpret(memory)
+        whole = _whole(config, layers, [groups[index].kv_cache_spec for index in self.states])
+        self.runner = _built(source, module, whole, unsampled)
+        limits = (self.runner.max_num_reqs, self.runner.max_num_tokens)
+        instead = {
+            "init_attn_backend": lambda *_, **__: (
+                [[one] for one in self.metadata],
+                importlib.import_module("vllm.v1.worker.gpu.attn_utils").AttentionCGSupportInfo(),
+                [group.kv_cache_spec.block_size for group in groups],
+            ),
+            "init_kv_cache": lambda *_, **__: dict(enumerate(kv_caches)),
+            "ModelCudaGraphManager": lambda *_, **__: Graphs(*limits),
+            "maybe_create_adaptive_verification_manager": nothing,
+            "maybe_build_ubatch_runner": nothing,
+            "initialize_mamba_ssu_backend": nothing,
+            "has_compiled_submodule": nothing,
+            "check_attention_cp_compatibility": nothing,
+        }
+        with _replaced(module, instead):
+            self.runner.initialize_kv_cache(kv_cache_config, is_profiling=True)
+        tables = self.runner.block_tables
+        memory.know([table.gpu for table in tables.block_tables])
+        memory.know([*tables.input_block_tables, *self.states.values()])
+
+
+def _imported() -> Any:
+    """Return the runner's module. Layers that come with it report the kernels that they miss."""
+    logging.disable(logging.ERROR)
+    try:
+        return importlib.import_module(RUNNER)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _built(source: Source, module: Any, whole: Any, unsampled: Unsampled) -> Any:
+    """Return vLLM's runner, before it knows of caches."""
+    import torch
+
+    of: Any = type("HostedRunner", (module.GPUModelRunner,), {"main_stream": None})
+    runner = of.__new__(of)
+    vars(module)["AsyncOutput"] = nothing
+    module.set_default_max_concurrency(whole.max_concurrent_batches)
+    host = torch.device("cpu")
+    limits = whole.scheduler_config
+    most = limits.max_num_seqs
+    tokens = limits.max_num_batched_tokens
+    drafts = whole.num_speculative_tokens
+    longest = whole.model_config.max_model_len
+    states = module.RequestState(
+        max_num_reqs=most,
+        max_model_len=longest,
+        max_num_batched_tokens=tokens,
+        num_speculative_steps=drafts,
+        vocab_size=VOCABULARY,
+        device=host,
+        num_prefill_lookahead=max(1, whole.num_prefill_lookahead_tokens),
+    )
+    buffers = module.InputBuffers(most, tokens, host)
+    buffers.seq_lens = _on_device(buffers.seq_lens)
+    model = SimpleNamespace(
+        compute_logits=_itself, get_mamba_state_copy_funcs=_state_copies, modules=list
+    )
+    absent = (
+        *("lora_config", "speculative_config", "speculator", "pp_handler", "pcp_manager"),
+        *("pooling_runner", "encoder_cache", "adaptive_verification", "aux_output_connector"),
+        *("fast_prefill", "ubatch_runner", "batch_sharder", "rejection_sampler"),
+        *("structured_outputs_worker", "output_copy_stream", "execute_model_state"),
+    )
+    vars(runner).update(
+        dict.fromkeys(absent),
+        **{f"{source.package}_config": whole},
+        model_config=whole.model_config,
+        cache_config=whole.cache_config,
+        compilation_config=whole.compilation_config,
+        scheduler_config=limits,
+        parallel_config=whole.parallel_config,
+        observability_config=whole.observability_config,
+        device=host,
+        vocab_size=VOCABULARY,
+        max_model_len=longest,
+        max_num_reqs=most,
+        max_num_tokens=tokens,
+        num_speculative_steps=drafts,
+        decode_query_len=1 + drafts,
+        is_encoder_decoder=False,
+        supports_mm_inputs=False,
+        uses_inputs_embeds=False,
+        use_aux_hidden_state_outputs=False,
+        is_first_pp_rank=True,
+        is_last_pp_rank=True,
+        use_pp=False,
+        use_dcp=False,
+        dcp_size=1,
+        dcp_rank=0,
+        check_ep_fault=False,
+        model=model,
+        req_states=states,
+        input_buffers=buffers,
+        model_state=module.init_model_state(whole, model, None, host),
+        sampler=Sampler(unsampled, states.prefill_len),
+        jit_warmup_registry=SimpleNamespace(activate=nullcontext),
+        lora_state=module.LoraState(most),
+        lora_capture_cases=[0],
+        kv_connector=module.NO_OP_KV_CONNECTOR,
+        ec_connector=SimpleNamespace(
+            no_forward=lambda _: SimpleNamespace(ec_connector_output=None)
+        ),
+        eplb=SimpleNamespace(prepare_forward=nothing, step=nothing),
+        step_timing=SimpleNamespace(record_batch=nothing, forward_start=nothing),
+        kv_block_zeroer=SimpleNamespace(zero_block_ids=nothing),
+        prompt_logprobs_worker=SimpleNamespace(
+            add_request=nothing,
+            remove_request=nothing,
+            compute_prompt_logprobs=nothing,
+            compute_prompt_token_id_logprobs=nothing,
+        ),
+    )
+    return runner
+
+
+def _whole(config: Any, layers: Mapping[str, Any], recurrent: list[Any]) -> Any:
+    """Return the configuration with a stand-in of the model, its layers of states, and the size of
+    their blocks, which vLLM fills in when it knows its model.
+    """
+    import torch
+
+    whole = copy.copy(config)
+    model = config.model_config
+    whole.model_config = SimpleNamespace(
+        max_model_len=model.max_model_len,
+        dtype=torch.float32,
+        is_hybrid=bool(recurrent),
+        is_attention_free=False,
+        is_mm_prefix_lm=False,
+        uses_mrope=False,
+        multimodal_config=None,
+        enable_prompt_embeds=False,
+        rswa_window=getattr(model, "rswa_window", None),
+        get_inputs_embeds_size=lambda: 0,
+    )
+    whole.compilation_config = SimpleNamespace(
+        static_forward_context=dict(layers),
+        cudagraph_mode=None,
+        resolve_cudagraph_mode_and_sizes=nothing,
+    )
+    whole.cache_config = copy.copy(config.cache_config)
+    if recurrent:
+        whole.cache_config.mamba_block_size = recurrent[0].block_size
+    return whole
+
+
+def _state_copies(kinds: Any) -> dict[Any, tuple[Any, ...]]:
+    """Return how vLLM copies states of these kinds: here all are copied whole."""
+    module: Any = importlib.import_module("vllm.model_executor.layers.mamba.mamba_utils")
+    return dict.fromkeys(kinds, (module.get_temporal_copy_spec,))
+
+
+def _interpret(memory: Memory) -> None:
+    """Have the kernels that write tables, tokens and states run on the host, over this memory."""
+    modules = [importlib.import_module(name) for name in WRITTEN]
+    for module in modules:
+        for name, kernel in list(vars(module).items()):
+            function = getattr(kernel, "__wrapped__", kernel)
+            if name.endswith("_kernel") and isinstance(function, FunctionType):
+                vars(module)[name] = Kernel(function, modules, memory)
+        words = vars(module)["triton"]
+        if not hasattr(words, "next_power_of_2"):
+            words.next_power_of_2 = lambda count: 1 << (max(count, 1) - 1).bit_length()
+    buffers = importlib.import_module(BUFFERS)
+    # vLLM's own, of its CPU worker: there the device sees the memory of the host.
+    vars(buffers)["UvaBuffer"] = importlib.import_module(
+        "vllm.v1.worker.cpu.buffer_utils"
+    ).UvaBuffer
+    vars(buffers)["is_uva_available"] = lambda: True
+    vars(importlib.import_module(STATES))["_TEMPORAL_TILES"] = 1
+    unpinned = partial(importlib.import_module("vllm.v1.utils").CpuGpuBuffer, pin_memory=False)
+    vars(importlib.import_module(HYBRID))["CpuGpuBuffer"] = unpinned
+
+
+def _on_device(tensor: Any) -> Any:
+    """Return a tensor that says that it is on a device: vLLM asserts that of lengths whose states
+    it looks for.
+    """
+    import torch
+
+    kind = type("OnDevice", (torch.Tensor,), {"is_cuda": True})
+    return tensor.as_subclass(kind)
+
+
+@contextmanager
+def _replaced(module: ModuleType, instead: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Let a module's names stand for something else for a while."""
+    before = {name: vars(module)[name] for name in instead}
+    try:
+        vars(module).update(instead)
+        yield
+    finally:
+        vars(module).update(before)
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Stand in for what needs a device or a model."""
+
+
+def _itself(tensor: Any) -> Any:
+    return tensor

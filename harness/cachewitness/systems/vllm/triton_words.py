@@ -1,0 +1,343 @@
+"""vLLM's Triton kernels, run as Python on the memory of the host.
+
+Without Triton vLLM leaves a kernel as the function that it was written as. Here such a function is
+launched over its grid, one program after another, and `tl` of its module is the few words of the
+language that vLLM's kernels of tables, states and tokens use. Numbers are arrays: a scalar is one
+of no dimension. Division is that of C, as in Triton. A pointer is a place in a tensor's storage, or
+an address that lies in one; a load or a store beyond every storage is a failure of the
+engine, where a device would read what lies there.
+
+What the order of programs, of threads and of streams decides is not shown: everything runs in turn.
+What a masked load leaves open is 0.
+
+Source: Triton's language (`triton.language`); the kernels are those of vLLM 0.29.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy
+
+from cachewitness.core.engine_failure import EngineFailure
+
+LAUNCH_OPTIONS = ("num_warps", "num_stages")
+"""What a launch says to the compiler alone."""
+
+
+class Numbers(numpy.ndarray):  # type: ignore[misc]
+    """What a program computes with."""
+
+    def to(self, kind: Any) -> Any:
+        """Return the numbers as another type, or as pointers to it."""
+        return kind.at(self) if isinstance(kind, PointerTo) else self.astype(kind)
+
+    def __floordiv__(self, other: Any) -> Any:
+        """Divide, towards 0."""
+        whole = numpy.floor_divide(self, other)
+        return whole + ((whole < 0) & (whole * other != self))
+
+    def __mod__(self, other: Any) -> Any:
+        """Return what a division towards 0 leaves."""
+        return self - (self // other) * other
+
+
+class Place:
+    """Places in a storage: an array of all of it, and how many elements further."""
+
+    __array_ufunc__ = None
+    __slots__ = ("array", "offset")
+
+    def __init__(self, array: Any, offset: Any) -> None:
+        self.array = array
+        self.offset = offset
+
+    def __add__(self, further: Any) -> Place:
+        """Return places so many elements further."""
+        return Place(self.array, self.offset + further)
+
+    __radd__ = __add__
+
+    def __sub__(self, back: Any) -> Place:
+        """Return places so many elements in front."""
+        return Place(self.array, self.offset - back)
+
+    @property
+    def kind(self) -> Any:
+        """The type of the elements."""
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many places there are, in which order."""
+        return tuple(numpy.shape(self.offset))
+
+    def read(self, mask: Any) -> Any:
+        """Return what lies there, of those that the mask lets through."""
+        return self.array[self._let_through(mask)]
+
+    def write(self, values: Any, mask: Any) -> None:
+        """Put values there, where the mask lets them through."""
+        self.array[self._let_through(mask)] = values
+
+    def _let_through(self, mask: Any) -> Any:
+        """Return where in the storage. Raises EngineFailure for a place outside it."""
+        offset = _lanes(self.offset, mask)
+        if offset.size and not 0 <= offset.min() <= offset.max() < self.array.size:
+            raise EngineFailure("engine-crashed", "had a kernel reach beyond a tensor")
+        return offset
+
+
+class Addresses:
+    """Addresses of elements that may lie in several storages."""
+
+    __array_ufunc__ = None
+    __slots__ = ("_addresses", "_memory", "kind")
+
+    def __init__(self, addresses: Any, kind: Any, memory: Memory) -> None:
+        self._addresses = addresses
+        self.kind = kind
+        self._memory = memory
+
+    def __add__(self, further: Any) -> Addresses:
+        """Return addresses so many elements further."""
+        return Addresses(self._addresses + further * self.kind.itemsize, self.kind, self._memory)
+
+    __radd__ = __add__
+
+    def __getitem__(self, index: Any) -> Addresses:
+        """Return these addresses in another order."""
+        return Addresses(self._addresses[index], self.kind, self._memory)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many there are, in which order."""
+        return tuple(numpy.shape(self._addresses))
+
+    def read(self, mask: Any) -> Any:
+        """Return what lies there, of those that the mask lets through."""
+        addresses = _lanes(self._addresses, mask)
+        return numpy.array([self._place(one).read(None) for one in addresses.flat])
+
+    def write(self, values: Any, mask: Any) -> None:
+        """Put values there, where the mask lets them through."""
+        addresses = _lanes(self._addresses, mask)
+        for one, value in zip(
+            addresses.flat, numpy.broadcast_to(values, addresses.shape).flat, strict=True
+        ):
+            self._place(one).write(value, None)
+
+    def _place(self, address: Any) -> Place:
+        return self._memory.place(int(address), self.kind)
+
+
+class PointerTo(NamedTuple):
+    """The type of a pointer into a memory."""
+
+    kind: Any
+    memory: Memory
+
+    def at(self, addresses: Numbers) -> Place | Addresses:
+        """Return pointers of this type for addresses."""
+        if addresses.ndim:
+            return Addresses(addresses, self.kind, self.memory)
+        return self.memory.place(int(addresses), self.kind)
+
+
+class Memory:
+    """The storages that kernels reach by address."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, Any] = {}
+
+    def know(self, tensors: Iterable[Any]) -> None:
+        """Take note of tensors whose addresses kernels are given."""
+        for tensor in tensors:
+            data = place_of(tensor).array.view(numpy.uint8)
+            self._storages[int(data.ctypes.data)] = data
+
+    def place(self, address: int, kind: Any) -> Place:
+        """Return where an address lies, or ends. Raises EngineFailure for one in no storage."""
+        for further in (0, 1):
+            for start, data in self._storages.items():
+                if start <= address < start + data.size + further:
+                    typed = data[: data.size // kind.itemsize * kind.itemsize].view(kind)
+                    return Place(typed, (address - start) // kind.itemsize)
+        raise EngineFailure("engine-crashed", "had a kernel reach an address that is no tensor's")
+
+
+class Kernel:
+    """A kernel that is launched over a grid, one program after another.
+
+    `modules` are those whose words it and the functions that it calls are written in.
+    """
+
+    def __init__(
+        self, function: Callable[..., None], modules: Sequence[ModuleType], memory: Memory
+    ) -> None:
+        self.__wrapped__ = function
+        self._modules = modules
+        self._memory = memory
+        self._signature = inspect.signature(function)
+        self.arg_names = list(self._signature.parameters)
+        """The names of its parameters, which vLLM's launchers ask for."""
+
+    def __call__(self, *values: Any, **named: Any) -> None:
+        """Run as a part of the program that calls it."""
+        self.__wrapped__(*values, **named)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        """Return what launches it over a grid of up to three dimensions."""
+
+        def launch(*values: Any, **named: Any) -> None:
+            for option in LAUNCH_OPTIONS:
+                if option not in self.arg_names:
+                    named.pop(option, None)
+            bound = self._signature.bind(*values, **named).arguments
+            given = {name: _argument(value) for name, value in bound.items()}
+            sizes = [int(size) for size in grid]
+            sizes += [1] * (3 - len(sizes))
+            with _written_in(self._modules, _Language(self._memory, sizes)) as language:
+                for program in product(*map(range, sizes)):
+                    language.program = program
+                    self.__wrapped__(**given)
+
+        return launch
+
+
+@contextmanager
+def _written_in(modules: Sequence[ModuleType], language: _Language) -> Iterator[_Language]:
+    before = [(module, vars(module).get("tl")) for module in modules]
+    try:
+        for module in modules:
+            vars(module)["tl"] = language
+        yield language
+    finally:
+        for module, words in before:
+            vars(module)["tl"] = words
+
+
+def _argument(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return place_of(value)
+    return value
+
+
+def place_of(tensor: Any) -> Place:
+    """Return where a tensor begins in its storage."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    size = storage.nbytes() // tensor.element_size()
+    whole = torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (size,), (1,))
+    return Place(whole.numpy(), tensor.storage_offset())
+
+
+def numbers(value: Any) -> Numbers:
+    """Return numbers for a value: as they are, and addresses as signed ones."""
+    array = numpy.asarray(value)
+    signed = array.view(numpy.int64) if array.dtype == numpy.uint64 else array
+    found: Numbers = signed.view(Numbers)
+    return found
+
+
+class _Language(SimpleNamespace):
+    """The words, for a launch over a grid of these sizes."""
+
+    int32 = numpy.dtype(numpy.int32)
+    int64 = numpy.dtype(numpy.int64)
+    uint8 = numpy.dtype(numpy.uint8)
+    uint16 = numpy.dtype(numpy.uint16)
+    uint32 = numpy.dtype(numpy.uint32)
+    uint64 = numpy.dtype(numpy.uint64)
+    range = range
+
+    def __init__(self, memory: Memory, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.program: tuple[int, ...] = (0, 0, 0)
+        self._memory = memory
+        self._sizes = sizes
+
+    def program_id(self, axis: int) -> Numbers:
+        """Which program this is."""
+        return numbers(numpy.int32(self.program[axis]))
+
+    def num_programs(self, axis: int) -> int:
+        """How many there are."""
+        return self._sizes[axis]
+
+    @staticmethod
+    def arange(start: int, stop: int) -> Numbers:
+        """Return the numbers from start to stop."""
+        return numbers(numpy.arange(start, stop, dtype=numpy.int32))
+
+    @staticmethod
+    def where(condition: Any, one: Any, other: Any) -> Numbers:
+        """Choose, lane by lane."""
+        return numbers(numpy.where(condition, one, other))
+
+    @staticmethod
+    def maximum(one: Any, other: Any) -> Numbers:
+        """Return the larger, lane by lane."""
+        return numbers(numpy.maximum(one, other))
+
+    @staticmethod
+    def minimum(one: Any, other: Any) -> Numbers:
+        """Return the smaller, lane by lane."""
+        return numbers(numpy.minimum(one, other))
+
+    @staticmethod
+    def cdiv(one: Any, other: Any) -> Any:
+        """Divide, upwards."""
+        return (numbers(one) + (other - 1)) // other
+
+    @staticmethod
+    def cast(value: Any, kind: Any) -> Any:
+        """Return a value as another type."""
+        return numbers(value).to(kind)
+
+    @staticmethod
+    def multiple_of(value: Any, _: int) -> Any:
+        """Return the value: what the compiler may count on is of no account here."""
+        return value
+
+    def pointer_type(self, kind: Any) -> PointerTo:
+        """Return the type of pointers to a type."""
+        return PointerTo(kind, self._memory)
+
+    @staticmethod
+    def load(pointer: Place | Addresses, mask: Any = None, other: Any = 0) -> Numbers:
+        """Return what lies there."""
+        if mask is None or mask is True:
+            return numbers(pointer.read(None))
+        let = numpy.asarray(mask)
+        loaded = numpy.full(
+            numpy.broadcast_shapes(let.shape, pointer.shape), other, dtype=pointer.kind
+        )
+        let = numpy.broadcast_to(let, loaded.shape)
+        loaded[let] = pointer.read(let)
+        return numbers(loaded)
+
+    @staticmethod
+    def store(pointer: Place | Addresses, value: Any, mask: Any = None) -> None:
+        """Put a value there."""
+        values = numpy.asarray(value)
+        if mask is None or mask is True:
+            pointer.write(values, None)
+            return
+        let = numpy.asarray(mask)
+        let = numpy.broadcast_to(let, numpy.broadcast_shapes(let.shape, pointer.shape))
+        pointer.write(_lanes(values, let) if values.ndim else values, let)
+
+
+def _lanes(places: Any, mask: Any) -> Any:
+    """Return those of an array that a mask lets through; None lets all through."""
+    array = numpy.asarray(places)
+    return array if mask is None else numpy.broadcast_to(array, mask.shape)[mask]
