@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.vllm_hunt import hunt
 from cachewitness.core.driving import drive
+from cachewitness.core.events import Settled
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.workloads import layouts
@@ -23,7 +24,7 @@ from suites.support.real_vllm import REAL, SOURCE
 pytestmark = REAL
 
 SECOND = f"vllm:source={SOURCE},runner=second"
-LEAST = 20
+LEAST = 30
 BUDGET = 60.0
 CONFIGURATIONS = [
     Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 0, "async_depth": 1}),
@@ -85,6 +86,25 @@ def test_the_second_runner_has_the_rows_and_makes_the_copies_that_it_was_told(
         shared, copied = shared + sum(both.shared), copied + both.copied
     assert shared > 200
     assert (copied > 0) == ("hash_block_size" in configuration.options)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_with_drafts_a_step_is_taken_in_when_it_runs_and_its_states_are_moved(depth: int) -> None:
+    """Then it is known how many drafts of the step before stood."""
+    options = {"retention_interval": None, "num_speculative_tokens": 3, "async_depth": depth}
+    shape = Configuration(layouts.load("full-mamba"), options).shape("scheduler")
+    before = after = 0
+    for seed in range(3):
+        trace = random_trace(shape, seed, withdraw=False)
+        engine: Any = parse(SECOND).open(trace.header)
+        assert engine.adapter.worker.late
+        events = [event for op in trace.ops for event in engine.apply(op)]
+        settled = [event for event in events if isinstance(event, Settled)]
+        before += sum(len(event.before) for event in settled)
+        after += sum(len(event.after) for event in settled)
+        assert drive(trace, parse(SECOND).open(trace.header)).findings == []
+    assert before > 10
+    assert after > 10
 
 
 def test_the_runner_is_the_one_that_is_asked_for_or_that_vllm_chooses() -> None:

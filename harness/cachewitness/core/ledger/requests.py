@@ -225,10 +225,13 @@ class Requests(dict[str, RequestRecord]):
     def begin_step(self, event: StepBegin) -> None:
         """Note who runs, and what of it is computed from other tokens than the request's own."""
         self.open_steps[event.step] = event
-        for run in event.runs:
+        self._note_fed(event.step, event.runs)
+
+    def _note_fed(self, step: int, runs: list[Run]) -> None:
+        for run in runs:
             if run.fed:
                 nodes = self[run.r].nodes[: run.start + 1]
-                self.draft_prefixes[event.step, run.r] = nodes + self.trie.extend(
+                self.draft_prefixes[step, run.r] = nodes + self.trie.extend(
                     nodes[-1], [*run.fed, *run.drafts]
                 )
 
@@ -238,6 +241,11 @@ class Requests(dict[str, RequestRecord]):
         """
         begun = self.open_steps[event.step]
         self.open_steps[event.step] = replace(begun, runs=event.runs_of(begun))
+        settled = {run.r for run in event.runs}
+        for run in begun.runs:
+            if run.fed and run.r in settled:
+                del self.draft_prefixes[event.step, run.r]
+        self._note_fed(event.step, event.runs)
 
     def ran_in(self, event: StepEnd) -> list[Run]:
         """Return the runs of a step that is about to end whose requests are still there and were

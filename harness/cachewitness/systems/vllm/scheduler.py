@@ -242,11 +242,11 @@ class RealScheduler(Driven):
         starts = self.worker.update(output)
         self._encoder.update(output, starts)
         counts = output.num_scheduled_tokens
-        zeros = output.new_block_ids_to_zero
+        zeros = [*(output.new_block_ids_to_zero or ()), *self.worker.spoiled]
         scheduled = Scheduled(
             chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
             copies=[*self.worker.copies],
-            zeros=[(self.manager.zeroed_pool, [*zeros])] if zeros else [],
+            zeros=[(self.manager.zeroed_pool, zeros)] if zeros else [],
             drafts={
                 r: [max(token, NO_TOKEN) for token in drafts]
                 for r, drafts in output.scheduled_spec_decode_tokens.items()
@@ -310,7 +310,14 @@ class RealScheduler(Driven):
             tokens = self._answer[r] = self._sample(r, flight)
             if tokens:
                 self._flights.fall(r, len(flight.drafts) + 1 - len(tokens))
-            self._settle(run, flight, len(tokens), settled)
+            if self.worker.late:
+                settled.runs.append(replace(run, drafts=flight.drafts))
+            else:
+                self._settle(run, flight, len(tokens), settled)
+        if self.worker.late:
+            counts = {r: len(tokens) for r, tokens in self._answer.items() if tokens}
+            null = self.manager.block_pool.null_block.block_id
+            self.worker.settle(settled, counts, self.requests, null)
         return settled if settled.runs or settled.before or settled.after else None
 
     def _settle(self, run: Run, flight: Flight, tokens: int, settled: Settled) -> None:

@@ -122,43 +122,65 @@ class Graphs:
 
 
 class Sampler:
-    """In place of vLLM's sampler: who has come to the end of its tokens gets the number of its
-    next one.
+    """In place of vLLM's sampler: who has come to the end of its tokens gets the numbers of its
+    next ones, as many as `counts` says, or one.
     """
 
     def __init__(self, unsampled: Unsampled, prefill_len: Any) -> None:
         batch: Any = importlib.import_module("vllm.v1.worker.gpu.input_batch")
-        self._counts = batch.get_num_sampled_and_rejected
+        self._ends_of = batch.get_num_sampled_and_rejected
         self._output: Any = importlib.import_module("vllm.v1.worker.gpu.sample.output")
         self._unsampled = unsampled
         self._prefill_len = prefill_len
+        self.counts: Mapping[str, int] = {}
         self.penalties_state = SimpleNamespace(output_bin_counts=None)
+        self.sampling_states = SimpleNamespace(
+            temperature=SimpleNamespace(gpu=None), seeds=SimpleNamespace(gpu=None)
+        )
 
     def __call__(self, _: Any, batch: Any) -> Any:
         """Return what the requests of a batch sample."""
         import torch
 
-        sampled, rejected = self._counts(
-            batch.seq_lens.new_ones(batch.num_reqs),
+        counts = [self.counts.get(r, 1) for r in batch.req_ids]
+        sampled, rejected = self._ends_of(
+            torch.tensor(counts, dtype=torch.int32),
             batch.seq_lens,
             batch.cu_num_logits,
             batch.idx_mapping,
             self._prefill_len.gpu,
         )
-        ends = batch.seq_lens[: batch.num_reqs].tolist()
-        numbers = [
-            [self._unsampled.number(r, end)] if one else [0]
-            for r, end, one in zip(batch.req_ids, ends, sampled.tolist(), strict=True)
-        ]
-        return self._output.SamplerOutput(
-            torch.tensor(numbers, dtype=torch.int64), None, None, sampled, rejected
-        )
+        drafts = batch.num_draft_tokens_per_req
+        numbers = torch.zeros((batch.num_reqs, max(counts)), dtype=torch.int64)
+        for row, (r, count) in enumerate(zip(batch.req_ids, sampled.tolist(), strict=True)):
+            known = int(batch.seq_lens[row]) - (0 if drafts is None else int(drafts[row]))
+            for place in range(count):
+                numbers[row, place] = self._unsampled.number(r, known + place)
+        return self._output.SamplerOutput(numbers, None, None, sampled, rejected)
 
     def add_request(self, *_: Any) -> None:
         """Take no note of how a request samples."""
 
     def apply_staged_writes(self) -> None:
         """Write nothing."""
+
+
+class Speculator:
+    """In place of a drafter: its drafts are 0."""
+
+    supports_mm_inputs = False
+
+    def __init__(self, drafts: int) -> None:
+        self._drafts = drafts
+
+    def init_cudagraph_manager(self, _: Any) -> None:
+        """Capture nothing."""
+
+    def propose(self, batch: Any, *_: Any, **__: Any) -> Any:
+        """Return drafts for every request of a batch."""
+        import torch
+
+        return torch.zeros((batch.num_reqs, self._drafts), dtype=torch.int64)
 
 
 class Hosted:
@@ -234,7 +256,7 @@ def _built(source: Source, module: Any, whole: Any, unsampled: Unsampled) -> Any
 
     of: Any = type("HostedRunner", (module.GPUModelRunner,), {"main_stream": None})
     runner = of.__new__(of)
-    vars(module)["AsyncOutput"] = nothing
+    vars(module).update(AsyncOutput=nothing, get_drafter_hidden_states=nothing)
     module.set_default_max_concurrency(whole.max_concurrent_batches)
     host = torch.device("cpu")
     limits = whole.scheduler_config
@@ -257,7 +279,7 @@ def _built(source: Source, module: Any, whole: Any, unsampled: Unsampled) -> Any
         compute_logits=_itself, get_mamba_state_copy_funcs=_state_copies, modules=list
     )
     absent = (
-        *("lora_config", "speculative_config", "speculator", "pp_handler", "pcp_manager"),
+        *("lora_config", "speculative_config", "pp_handler", "pcp_manager"),
         *("pooling_runner", "encoder_cache", "adaptive_verification", "aux_output_connector"),
         *("fast_prefill", "ubatch_runner", "batch_sharder", "rejection_sampler"),
         *("structured_outputs_worker", "output_copy_stream", "execute_model_state"),
@@ -294,6 +316,9 @@ def _built(source: Source, module: Any, whole: Any, unsampled: Unsampled) -> Any
         input_buffers=buffers,
         model_state=module.init_model_state(whole, model, None, host),
         sampler=Sampler(unsampled, states.prefill_len),
+        speculator=Speculator(drafts) if drafts else None,
+        draft_tokens_handler=SimpleNamespace(set_draft_tokens=nothing),
+        _draft_workspace_lane=0,
         jit_warmup_registry=SimpleNamespace(activate=nullcontext),
         lora_state=module.LoraState(most),
         lora_capture_cases=[0],

@@ -50,20 +50,20 @@ def worker_of(
 ) -> WorkerTables:
     """Return what follows the outputs of a scheduler: vLLM's model runner, the first or the second.
 
-    Where it is open how many drafts of a step in flight were accepted, and with two steps in
-    flight, what the scheduler told is followed. There the rows are as long as the first runner
-    would make them.
+    With the second before 0.33, and with the first where it is open how many drafts of a step in
+    flight were accepted, what the scheduler told is followed. There the rows are as long as the
+    first runner would make them.
     """
     config = getattr(scheduler, f"{source.package}_config")
     managers = scheduler.kv_cache_manager.coordinator.single_type_managers
     pages = max(len(single.block_pool.blocks) for single in managers)
     drafts = most_drafts(options)
     second = scheduler.use_v2_model_runner
-    if second and not drafts and options.async_depth < 2 and not source.is_before(SECOND_SINCE):
+    if second and not source.is_before(SECOND_SINCE):
         from cachewitness.systems.vllm.worker_second import SecondWorker
 
         unpinned()
-        return SecondWorker(source, config, kv_cache_config, pages)
+        return SecondWorker(source, config, kv_cache_config, pages, late=drafts > 0)
     if second or (options.async_depth and drafts):
         tables = _runner(source, config, kv_cache_config).input_batch.block_table.block_tables
         return WorkerTables([table.max_num_blocks_per_req for table in tables])

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachewitness.core.engine_failure import EngineFailure
-from cachewitness.core.events import Move
+from cachewitness.core.events import Move, Settled
 from cachewitness.engines.cache_state import Tables
 
 
@@ -24,12 +24,18 @@ class WorkerTables:
     back, with the last step. `widths`, by group: how many columns a row has; () for any number.
     """
 
+    late = False
+    """Whether a step is taken in when it runs (`settle`), and what is told of it before is what
+    the scheduler said."""
+
     def __init__(self, widths: Sequence[int] = ()) -> None:
         self._widths = widths
         self._rows: dict[str, Tables] = {}
         self.admitted: set[str] = set()
         self.copies: list[Move] = []
         """The copies of blocks that the last step begins with."""
+        self.spoiled: list[int] = []
+        """The pages that the last step writes for nobody."""
 
     def update(self, output: Any) -> dict[str, int]:
         """Take in what a step tells the worker; return the position from which each request
@@ -85,6 +91,14 @@ class WorkerTables:
 
     def sampled(self, tokens: Mapping[str, list[int]]) -> None:
         """Take note of what a step has sampled."""
+
+    def settle(
+        self, settled: Settled, counts: Mapping[str, int], requests: Mapping[str, Any], null: int
+    ) -> None:
+        """Take in the oldest step that has not run, in which requests sample so many tokens, and
+        let its runs be those that the worker has. Only of a worker that is `late`.
+        """
+        raise NotImplementedError
 
     def whole(self, r: str) -> Tables:
         """Return a request's rows with all that was told of them. They only ever grow, until the
