@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cachewitness.core.driving import check
+from cachewitness.core.events import Accept, Header, Pool, Run, Settled, StepBegin, Submitted
 from cachewitness.core.events import Group as CacheGroup
-from cachewitness.core.events import Header, Pool, Run, Settled, StepBegin, Submitted
 from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.well_formed import WellFormedness
+from cachewitness.workloads.notation import parse
 from suites.support.ledger_histories import FULL, found, ledger_after
 
 PREFILL = "submit r1 a:5\nacquire r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2 3\naccept r1 6 @r1:1\n"  # noqa: E501
@@ -30,6 +32,19 @@ def test_a_token_that_nobody_computed_is_found_by_who_reads_it() -> None:
     """
     left_out = DRAFTED + BEHIND + "end 3\naccept r1 8 @r1[2]:1\nstep 4: r1 7..8 | 1 2 3\n"
     assert found(left_out) == ["stale-hit"]
+
+
+def test_what_a_settled_run_is_fed_is_what_it_computes() -> None:
+    """Step 3 is fed another token than its own, which step 4 reads; fed its own, nothing is
+    wrong.
+    """
+    text = DRAFTED + BEHIND + "settle 3: r1 6..7 | 1 2 3\nend 3\naccept r1 8 @r1[2]:1\n"
+    history = parse(text + "step 4: r1 7..8 | 1 2 3\n")
+    settled = next(event for event in history.events if isinstance(event, Settled))
+    own = next(event for event in history.events if isinstance(event, Accept) and event.upto == 7)
+    for token, anomalies in ((own.tokens[-1], []), (own.tokens[-1] + 1, ["stale-hit"])):
+        settled.runs[0].fed = [token]
+        assert [finding.anomaly for finding in check(history).findings] == anomalies
 
 
 HEADER = Header("test", "scheduler", [Pool(0, 10, [0])], [CacheGroup(0, "full", 4)])
