@@ -17,6 +17,7 @@ BUFFERS = "v1.worker.gpu.buffer_utils"
 REQUESTS = "v1.worker.gpu.states"
 INPUTS = "v1.worker.gpu.input_batch"
 HYBRID = "v1.worker.gpu.model_states.mamba_hybrid"
+STAGES = "v1.worker.gpu.pp_utils"
 COPIES = "v1.worker.mamba_utils"
 
 fault = partial(edited, level="scheduler")
@@ -445,6 +446,49 @@ SECOND: tuple[Mutant, ...] = (
         anomaly="fabricated-snapshot",
         checker="no-fabricated-snapshots",
         group="A",
+    ),
+    # --- two stages -------------------------------------------------------------------------------
+    fault(
+        Edit(
+            STAGES,
+            "PPHandler",
+            "on_req_idx_freed",
+            "self.req_idx_gen_np[req_idx] += 1",
+            "pass",
+        ),
+        name="vllm-second-stage-hears-of-who-has-ended",
+        what="The first stage takes what a request sampled that has ended for who has its row now.",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="F",
+    ),
+    fault(
+        Edit(
+            STAGES,
+            "",
+            "compute_need_sampled_mask",
+            "old_computed + input_batch.num_scheduled_tokens >= prefill_len",
+            "old_computed + input_batch.num_scheduled_tokens > prefill_len",
+        ),
+        name="vllm-second-stage-without-the-first-token",
+        what="The first stage does not hear of the token behind a prompt.",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="B",
+    ),
+    fault(
+        Edit(
+            RUNNER,
+            "GPUModelRunner",
+            "sample_tokens",
+            "self.postprocess_num_computed_tokens(input_batch)",
+            "pass",
+        ),
+        name="vllm-second-stage-stands-still",
+        what="The first stage does not advance the positions of who ran.",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="F",
     ),
     # --- padding ----------------------------------------------------------------------------------
     fault(

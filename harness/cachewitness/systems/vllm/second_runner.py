@@ -13,17 +13,21 @@ from __future__ import annotations
 import copy
 import importlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
+from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.systems.vllm.source import Source
 from cachewitness.systems.vllm.triton_words import Kernel, Memory
+from cachewitness.systems.vllm.worker_copies import Copies
 
 RUNNER = "vllm.v1.worker.gpu.model_runner"
 BUFFERS = "vllm.v1.worker.gpu.buffer_utils"
+STAGES = "vllm.v1.worker.gpu.pp_utils"
 HYBRID = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
 STATES = "vllm.v1.worker.mamba_utils"
 WRITTEN = (
@@ -101,7 +105,8 @@ class Graphs:
     ROWS = 4
     TOKENS = 8
 
-    def __init__(self, most_requests: int, most_tokens: int) -> None:
+    def __init__(self, most_requests: int, most_tokens: int, passed_on: Any) -> None:
+        self._passed_on = passed_on
         self._described: Any = importlib.import_module("vllm.v1.worker.gpu.cudagraph_utils")
         self._most_requests = most_requests
         self._most_tokens = most_tokens
@@ -115,10 +120,10 @@ class Graphs:
         )
 
     def run_fullgraph(self, graph: Any) -> Any:
-        """Return hidden states of nothing."""
+        """Return hidden states of nothing, or what a stage passes on."""
         import torch
 
-        return torch.zeros(graph.num_tokens, 0)
+        return torch.zeros(graph.num_tokens, 0) if self._passed_on is None else self._passed_on
 
 
 class Sampler:
@@ -126,7 +131,8 @@ class Sampler:
     next ones, as many as `counts` says, or one.
     """
 
-    def __init__(self, unsampled: Unsampled, prefill_len: Any) -> None:
+    def __init__(self, unsampled: Unsampled, prefill_len: Any, most: int) -> None:
+        self._most = most
         batch: Any = importlib.import_module("vllm.v1.worker.gpu.input_batch")
         self._ends_of = batch.get_num_sampled_and_rejected
         self._output: Any = importlib.import_module("vllm.v1.worker.gpu.sample.output")
@@ -151,12 +157,15 @@ class Sampler:
             self._prefill_len.gpu,
         )
         drafts = batch.num_draft_tokens_per_req
-        numbers = torch.zeros((batch.num_reqs, max(counts)), dtype=torch.int64)
+        width = 1 if not batch.num_draft_tokens else self._most
+        numbers = _on_device(torch.zeros((batch.num_reqs, width), dtype=torch.int64))
         for row, (r, count) in enumerate(zip(batch.req_ids, sampled.tolist(), strict=True)):
             known = int(batch.seq_lens[row]) - (0 if drafts is None else int(drafts[row]))
             for place in range(count):
                 numbers[row, place] = self._unsampled.number(r, known + place)
-        return self._output.SamplerOutput(numbers, None, None, sampled, rejected)
+        return self._output.SamplerOutput(
+            numbers, None, None, _on_device(sampled), _on_device(rejected)
+        )
 
     def add_request(self, *_: Any) -> None:
         """Take no note of how a request samples."""
@@ -183,6 +192,47 @@ class Speculator:
         return torch.zeros((batch.num_reqs, self._drafts), dtype=torch.int64)
 
 
+class Wire:
+    """What the last stage sends the first: in place of streams and collectives of a device."""
+
+    def __init__(self) -> None:
+        self._sent: deque[Any] = deque()
+        stream = SimpleNamespace(
+            wait_stream=nothing, wait_event=nothing, record_event=nothing, synchronize=nothing
+        )
+        self.cuda = SimpleNamespace(
+            current_stream=lambda _: stream, Stream=lambda _: stream, stream=nullcontext
+        )
+        self.distributed = SimpleNamespace(broadcast=self._broadcast)
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        return getattr(torch, name)
+
+    def empty(self, *size: Any, **named: Any) -> Any:
+        """Return a tensor to receive into."""
+        import torch
+
+        return _on_device(torch.empty(*size, **named))
+
+    def _broadcast(self, tensor: Any, src: Any, group: str) -> None:
+        if group == LAST:
+            self._sent.append(tensor.clone())
+        elif self._sent:
+            tensor.copy_(self._sent.popleft())
+        else:
+            raise EngineFailure(
+                "engine-crashed", "had its first stage wait for what the last one does not send"
+            )
+
+
+ALONE = ""
+FIRST = "first"
+LAST = "last"
+"""What a runner is: all of a worker, or the first or last of two stages."""
+
+
 class Hosted:
     """The runner, `metadata` that it tells by group, and by recurrent group its `states`: a small
     tensor for each.
@@ -197,6 +247,8 @@ class Hosted:
         kv_cache_config: Any,
         kv_caches: list[Any],
         unsampled: Unsampled,
+        memory: Memory,
+        stage: str,
     ) -> None:
         import torch
 
@@ -214,11 +266,14 @@ class Hosted:
             for index, state in self.states.items()
             for layer in groups[index].layer_names
         }
-        module = _imported()
-        memory = Memory()
-        _interpret(memory)
+        module: Any = importlib.import_module(RUNNER)
         whole = _whole(config, layers, [groups[index].kv_cache_spec for index in self.states])
         self.runner = _built(source, module, whole, unsampled)
+        self.received = None
+        """What the stage before has computed."""
+        if stage:
+            self.received = module.IntermediateTensors({})
+            _make_stage(self.runner, module, stage)
         limits = (self.runner.max_num_reqs, self.runner.max_num_tokens)
         instead = {
             "init_attn_backend": lambda *_, **__: (
@@ -227,7 +282,9 @@ class Hosted:
                 [group.kv_cache_spec.block_size for group in groups],
             ),
             "init_kv_cache": lambda *_, **__: dict(enumerate(kv_caches)),
-            "ModelCudaGraphManager": lambda *_, **__: Graphs(*limits),
+            "ModelCudaGraphManager": lambda *_, **__: Graphs(
+                *limits, self.received if stage == FIRST else None
+            ),
             "maybe_create_adaptive_verification_manager": nothing,
             "maybe_build_ubatch_runner": nothing,
             "initialize_mamba_ssu_backend": nothing,
@@ -241,11 +298,11 @@ class Hosted:
         memory.know([*tables.input_block_tables, *self.states.values()])
 
 
-def _imported() -> Any:
-    """Return the runner's module. Layers that come with it report the kernels that they miss."""
+def _imported() -> None:
+    """Import the runner's module. Layers that come with it report the kernels that they miss."""
     logging.disable(logging.ERROR)
     try:
-        return importlib.import_module(RUNNER)
+        importlib.import_module(RUNNER)
     finally:
         logging.disable(logging.NOTSET)
 
@@ -315,7 +372,7 @@ def _built(source: Source, module: Any, whole: Any, unsampled: Unsampled) -> Any
         req_states=states,
         input_buffers=buffers,
         model_state=module.init_model_state(whole, model, None, host),
-        sampler=Sampler(unsampled, states.prefill_len),
+        sampler=Sampler(unsampled, states.prefill_len, 1 + drafts),
         speculator=Speculator(drafts) if drafts else None,
         draft_tokens_handler=SimpleNamespace(set_draft_tokens=nothing),
         _draft_workspace_lane=0,
@@ -337,6 +394,49 @@ def _built(source: Source, module: Any, whole: Any, unsampled: Unsampled) -> Any
         ),
     )
     return runner
+
+
+def _make_stage(runner: Any, module: Any, stage: str) -> None:
+    """Make a runner one of two stages."""
+    handler: Any = importlib.import_module(STAGES)
+    vars(handler)["get_pp_group"] = lambda: SimpleNamespace(
+        is_last_rank=stage == LAST,
+        last_rank=1,
+        world_size=2,
+        make_sibling_device_group=lambda **_: stage,
+    )
+    vars(runner).update(
+        is_first_pp_rank=stage == FIRST,
+        is_last_pp_rank=stage == LAST,
+        use_pp=True,
+        intermediate_tensors=module.IntermediateTensors({}),
+        pp_handler=module.PPHandler(
+            max_num_reqs=runner.max_num_reqs,
+            num_speculative_steps=runner.num_speculative_steps,
+            device=runner.device,
+        ),
+    )
+    runner.req_states.draft_tokens = _on_device(runner.req_states.draft_tokens)
+    if stage == FIRST:
+        vars(runner).update(sampler=None, speculator=None, prompt_logprobs_worker=None)
+
+
+def stages(
+    source: Source, config: Any, kv_cache_config: Any, pages: int, unsampled: Unsampled
+) -> Iterator[tuple[Hosted, Copies]]:
+    """Yield the runners of a worker, and the caches in which each copies blocks: one, or of several
+    stages the last and the first.
+    """
+    _imported()
+    memory = Memory()
+    _interpret(memory)
+    several = config.parallel_config.pipeline_parallel_size > 1
+    if several:
+        vars(importlib.import_module(STAGES))["torch"] = Wire()
+    for stage in (LAST, FIRST) if several else (ALONE,):
+        copies = Copies(pages)
+        caches = [*copies.caches]
+        yield Hosted(source, config, kv_cache_config, caches, unsampled, memory, stage), copies
 
 
 def _whole(config: Any, layers: Mapping[str, Any], recurrent: list[Any]) -> Any:
@@ -398,14 +498,18 @@ def _interpret(memory: Memory) -> None:
     vars(importlib.import_module(HYBRID))["CpuGpuBuffer"] = unpinned
 
 
-def _on_device(tensor: Any) -> Any:
-    """Return a tensor that says that it is on a device: vLLM asserts that of lengths whose states
-    it looks for.
+@cache
+def _device_tensor() -> Any:
+    """Return the type of a tensor that says that it is on a device, as vLLM asserts of lengths
+    whose states it looks for, and that takes note of no stream.
     """
     import torch
 
-    kind = type("OnDevice", (torch.Tensor,), {"is_cuda": True})
-    return tensor.as_subclass(kind)
+    return type("OnDevice", (torch.Tensor,), {"is_cuda": True, "record_stream": nothing})
+
+
+def _on_device(tensor: Any) -> Any:
+    return tensor.as_subclass(_device_tensor())
 
 
 @contextmanager

@@ -18,41 +18,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import Move, Run, Settled
 from cachewitness.engines.cache_state import Tables
-from cachewitness.systems.vllm.second_runner import Hosted, Unsampled
+from cachewitness.systems.vllm.second_runner import Unsampled, stages
+from cachewitness.systems.vllm.second_stage import Computed, Stage, put
 from cachewitness.systems.vllm.source import Source
-from cachewitness.systems.vllm.worker_copies import Copies
-from cachewitness.systems.vllm.worker_slots import pages_of
 from cachewitness.systems.vllm.worker_tables import WorkerTables, without_cleared
-
-
-class State(NamedTuple):
-    """The page whose state a request goes on from, before anything was copied in front of the step,
-    and the pages that it writes: after its known tokens, and after each draft.
-    """
-
-    origin: int
-    targets: list[int]
-
-
-class Computed(NamedTuple):
-    """What a step computes of a request: its tokens and their `positions`, over so many (`length`),
-    and what it reads and writes, by group and column.
-    """
-
-    tokens: list[int]
-    positions: list[int]
-    length: int
-    bound: int
-    """What the host takes for the most that `length` can be."""
-    rows: Tables
-    states: dict[int, State]
 
 
 class SecondWorker(WorkerTables):
@@ -63,17 +39,16 @@ class SecondWorker(WorkerTables):
     def __init__(
         self, source: Source, config: Any, kv_cache_config: Any, pages: int, *, late: bool
     ) -> None:
-        import torch
-
         super().__init__()
         self.late = late
-        self._copies = Copies(pages)
         self._unsampled = Unsampled()
-        hosted = Hosted(source, config, kv_cache_config, [*self._copies.caches], self._unsampled)
-        self._runner = hosted.runner
-        self._metadata = hosted.metadata
-        self._states = hosted.states
-        self._numbers = torch.arange(pages)[:, None]
+        self._stages = [
+            Stage(hosted, copies)
+            for hosted, copies in stages(source, config, kv_cache_config, pages, self._unsampled)
+        ]
+        """The last one first, and where there are two the first one: of those between nothing else
+        is to be seen."""
+        self._sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
         self._computed: dict[str, Computed] = {}
         self._outputs: deque[Any] = deque()
 
@@ -105,34 +80,44 @@ class SecondWorker(WorkerTables):
         settled.after += self._sample(counts)
 
     def _execute(self, output: Any) -> list[Move]:
-        """Have the runner prepare a step and compute it; return the copies of blocks in front of
-        it.
+        """Have every stage compute a step; return the copies of blocks in front of it, which all
+        of them make.
         """
-        self._number_states()
-        with self._copies.of(output.kv_cache_block_copies) as copies:
-            self._runner.execute_model(output)
-        done = self._runner.execute_model_state
-        self._computed = {} if done is None else self._read(done.input_batch)
-        self.spoiled = [] if done is None else self._padded(done.input_batch)
-        return copies
+        for stage in self._stages:
+            stage.execute(output)
+        self._computed = self._stages[0].computed
+        self.spoiled = sorted({page for stage in self._stages for page in stage.spoiled})
+        for stage in self._stages[1:]:
+            self._computed = {
+                r: self._deviating(r, computed, stage.computed[r])
+                for r, computed in self._computed.items()
+            }
+        return _by_all([stage.copies for stage in self._stages])
+
+    def _deviating(self, r: str, last: Computed, first: Computed) -> Computed:
+        """Return what two stages compute of a request, with the tokens that the first is fed: that
+        of the one whose row is not what was told, if they are not the same.
+
+        Behind drafts the first stage moves states only when it hears of them, which is in front of
+        whoever may read them; those of the last stage are taken.
+        """
+        rows = self._rows.get(r, [])
+        right = all(
+            pages == row[: len(pages)] for pages, row in zip(first.rows, rows, strict=False)
+        )
+        if right and first.rows != last.rows:
+            return last._replace(tokens=first.tokens)
+        return first._replace(states=last.states) if self.late else first
 
     def _sample(self, counts: Mapping[str, int]) -> list[Move]:
-        """Have the runner sample so many tokens; return the copies of states behind the step."""
-        if self._runner.execute_model_state is None:
-            return []
-        self._number_states()
-        self._runner.sampler.counts = counts
-        self._runner.sample_tokens(None)
-        return [
-            Move(int(held), page)
-            for state in self._states.values()
-            for page, held in enumerate(state[:, 0].tolist())
-            if held != page
-        ]
-
-    def _number_states(self) -> None:
-        for state in self._states.values():
-            state.copy_(self._numbers)
+        """Have the last stage sample so many tokens, and tell the first; return the copies of
+        states behind the step.
+        """
+        last, *others = self._stages
+        moves = last.sample(counts)
+        for stage in others:
+            stage.sample(counts)
+        return moves
 
     def _became(self, run: Run, null: int, before: list[Move]) -> Run:
         """Return a run as the runner has it; what it goes on from is copied `before` if that is not
@@ -145,78 +130,16 @@ class SecondWorker(WorkerTables):
         known = stop - len(run.drafts)
         scratch = [list[int]() for _ in tables] if run.drafts else []
         for group, state in computed.states.items():
-            size = self._metadata[group].block_size
+            size = self._sizes[group]
             column = (known - 1) // size
-            _put(tables[group], {column: state.targets[0]})
+            put(tables[group], {column: state.targets[0]})
             if run.drafts:
                 scratch[group] = state.targets[1 : 1 + len(run.drafts)]
             if start and (start - 1) // size != column:
-                _put(tables[group], {(start - 1) // size: state.origin})
+                put(tables[group], {(start - 1) // size: state.origin})
             elif start and state.origin != state.targets[0]:
                 before.append(Move(state.origin, state.targets[0]))
         return replace(run, start=start, stop=stop, tables=tables, scratch=scratch)
-
-    def _read(self, batch: Any) -> dict[str, Computed]:
-        """Return what attention is told of each request."""
-        common = self._metadata[0].common
-        lengths = common.seq_lens.tolist()
-        bounds = common.seq_lens_cpu_upper_bound.tolist()
-        ends = common.query_start_loc.tolist()
-        tokens = batch.input_ids.tolist()
-        positions = batch.positions.tolist()
-        read = {}
-        for row, r in enumerate(batch.req_ids):
-            first = ends[row]
-            behind = ends[row + 1]
-            own = positions[first:behind]
-            states = {
-                group: self._state(group, row, int(batch.idx_mapping[row]))
-                for group in self._states
-                if self._metadata[group].mamba_aligned_state_indices is not None
-            }
-            rows = [
-                self._row(group, row, first, own, lengths[row])
-                for group in range(len(self._metadata))
-            ]
-            read[r] = Computed(tokens[first:behind], own, lengths[row], bounds[row], rows, states)
-        return read
-
-    def _padded(self, batch: Any) -> list[int]:
-        """Return the pages that what pads a step is written into: a token that has a slot, and the
-        state of a request whose row is not null.
-        """
-        pages = set[int]()
-        for group, metadata in enumerate(self._metadata):
-            states = metadata.mamba_aligned_state_indices
-            if states is not None:
-                pages.update(states[batch.num_reqs : batch.num_reqs_after_padding, 0].tolist())
-            elif group not in self._states and metadata.has_slots:
-                slots = metadata.common.slot_mapping[batch.num_tokens :].tolist()
-                pages.update(slot // metadata.block_size for slot in slots if slot >= 0)
-        return sorted(pages - {0})
-
-    def _state(self, group: int, row: int, index: int) -> State:
-        """Return where the state of a request comes from and goes to: `row` of the batch, `index`
-        of the runner's requests.
-        """
-        pages: list[int] = self._metadata[group].mamba_aligned_state_indices[row].tolist()
-        stood = int(self._runner.model_state.num_accepted_tokens_gpu[index])
-        return State(int(self._states[group][pages[stood - 1], 0]), pages)
-
-    def _row(
-        self, group: int, row: int, first: int, positions: list[int], length: int
-    ) -> list[int]:
-        """Return what a request of a batch reads and writes of a group, by column: its row, with
-        the pages that its tokens are put into, which begin with the `first` of the batch.
-        """
-        metadata = self._metadata[group]
-        size = metadata.block_size
-        columns = -(-max(length, positions[-1] + 1) // size)
-        pages: list[int] = metadata.common.block_table_tensor[row, :columns].tolist()
-        if group not in self._states and metadata.has_slots:
-            slots = metadata.common.slot_mapping[first : first + len(positions)].tolist()
-            _put(pages, pages_of(positions, slots, size))
-        return pages
 
     def fed(
         self, drafts: Mapping[str, list[int]], requests: Mapping[str, Any]
@@ -263,11 +186,16 @@ class SecondWorker(WorkerTables):
         computed = self._computed[r]
         rows = without_cleared(computed.rows, held, null)
         for group, state in computed.states.items():
-            size = self._metadata[group].block_size
-            _put(rows[group], {computed.positions[-1] // size: state.targets[0]})
+            size = self._sizes[group]
+            put(rows[group], {computed.positions[-1] // size: state.targets[0]})
             if computed.positions[0]:
-                _put(rows[group], {(computed.positions[0] - 1) // size: state.origin})
+                put(rows[group], {(computed.positions[0] - 1) // size: state.origin})
         return rows
+
+
+def _by_all(made: list[list[Move]]) -> list[Move]:
+    """Return the copies that every stage has made: what one has not copied is not copied."""
+    return [move for move in made[0] if all(move in others for others in made[1:])]
 
 
 def _check(run: Run, tokens: int) -> None:
@@ -278,10 +206,3 @@ def _check(run: Run, tokens: int) -> None:
             f"had tokens [{run.start}, {run.stop}) of {run.r} computed in its worker, the last"
             f" {len(run.drafts)} of them drafts; it has {tokens}",
         )
-
-
-def _put(row: list[int], pages: Mapping[int, int]) -> None:
-    """Put pages into those columns that a row has."""
-    for column, page in pages.items():
-        if column < len(row):
-            row[column] = page
