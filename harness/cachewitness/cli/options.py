@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import wraps
+from functools import partial, wraps
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -177,16 +177,18 @@ class ExpectedFailures:
         """Return what the file lists, beside what the engine's release is known for unless that is
         left out. Raises UsageError if the file cannot be read, or there is none to be strict about.
         """
+        find_known = None if self.no_known else partial(self.known, spec)
+        return expectations_of(self.expected, self.strict_expected, find_known)
+
+    def known(self, spec: EngineSpec, version: str) -> KnownOf | None:
+        """Return what a release of an engine is known for; None if it has no such lists, or they
+        are left out.
+        """
         from cachewitness.report.expected import shipped
 
-        def known(version: str) -> KnownOf | None:
-            files = spec.known_lists(version)
-            system = spec.kind.written_for.system if spec.kind.written_for else spec.kind.name
-            return None if files is None else shipped(f"{system} {version}", files)
-
-        return expectations_of(
-            self.expected, self.strict_expected, None if self.no_known else known
-        )
+        files = None if self.no_known else spec.known_lists(version)
+        system = spec.kind.written_for.system if spec.kind.written_for else spec.kind.name
+        return None if files is None else shipped(f"{system} {version}", files)
 
 
 known_option: Callable[[Any], Any] = click.option(

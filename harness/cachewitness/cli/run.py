@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,8 +35,10 @@ from cachewitness.cli.table_option import ready, table_option
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cachewitness.engines.registry import EngineSpec
     from cachewitness.report.baseline import Baseline
     from cachewitness.report.summary import Failure, Report, Stored
+    from cachewitness.sessions.change.measured import Measured
     from cachewitness.sessions.run.choice import Choice
     from cachewitness.sessions.run.progress import RunProgress
 
@@ -64,6 +66,7 @@ class Work:
     fail_fast: bool
     max_failures: int
     shrink_attempts: int | None
+    diff: str | None
     baseline: Path | None
     loss: float | None
 
@@ -181,6 +184,14 @@ class Output:
     ),
 )
 @click.option(
+    "--diff",
+    metavar="BASE|FILE",
+    help=(
+        "What the engine's source changed since it left a commit, or a file of `git diff` that ends"
+        " in .diff or .patch: run what enters that first, and say what of it no suite enters."
+    ),
+)
+@click.option(
     "--baseline",
     type=_FILE,
     metavar="FILE",
@@ -228,6 +239,7 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
     configurations, named, exact = chosen.configurations(spec)
     _ready(output)
     choice = _choice(work, output)
+    change = _change(work, spec)
     kept = keeper_of(spec, output.folder, work.max_failures)
     talks = not output.quiet and not output.as_json
     status = StatusLine(shown=talks)
@@ -281,9 +293,14 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         shrunk=work.max_failures,
         attempts=work.shrink_attempts,
         choice=choice,
+        change=change,
+        known_beside=listed.known,
     )
+    if change and talks:
+        click.echo(change.report().plan, err=True)
     try:
-        report = runner.run(suites_of(work.suites))
+        with change.measuring() if change else nullcontext():
+            report = runner.run(suites_of(work.suites))
     finally:
         status.clear()
     whole = made(report)
@@ -312,6 +329,20 @@ def _choice(work: Work, output: Output) -> Choice:
             err=True,
         )
     return Choice(work.only, failed, failed_only=work.last_failed and bool(failed))
+
+
+def _change(work: Work, spec: EngineSpec) -> Measured | None:
+    """Return the change that the user named, None for none. Raises UsageError if it cannot be
+    read.
+    """
+    if work.diff is None:
+        return None
+    from cachewitness.sessions.change.entered_map import stored
+    from cachewitness.sessions.change.measured import planned
+    from cachewitness.sessions.change.source import tree_of
+    from cachewitness.sessions.change.touched import read
+
+    return planned(read(tree_of(spec), work.diff), stored(spec.kind.name), spec.options)
 
 
 class _Made(NamedTuple):

@@ -108,19 +108,30 @@ class Expectations:
             self.known = self._find_known(version)
             self._find_known = None
 
-    def weigh(self, name: str, findings: Sequence[Finding]) -> tuple[Finding, Entry | None] | None:
+    def beside(self, known: KnownOf | None) -> None:
+        """Name a further list of the release among those that a report names: that of an engine
+        with other options, on which some traces are run.
+        """
+        if self.known is not None and known is not None:
+            files = tuple(dict.fromkeys([*self.known.files, *known.files]))
+            self.known = msgspec.structs.replace(self.known, files=files)
+
+    def weigh(
+        self, name: str, findings: Sequence[Finding], known: KnownOf | None = None
+    ) -> tuple[Finding, Entry | None] | None:
         """Note what ran under an id; return the finding to report, with the entry that excuses it.
         None if there is none.
 
         Only a trace whose every finding is excused is expected to fail: an entry never hides a
         second anomaly. What says that the harness disagrees with itself is reported before anything
-        else.
+        else. `known` takes the place of the release's list.
         """
+        known = known or self.known
         fitting = [entry for entry in self._entries if entry.fits(name)]
         for entry in fitting:
             self._met[entry] = self._met.get(entry, False) or any(map(entry.excuses, findings))
-        if self.known is not None and findings:
-            fitting += [entry for entry in self.known.entries if entry.fits(name)]
+        if known is not None and findings:
+            fitting += [entry for entry in known.entries if entry.fits(name)]
         excused = [
             next((entry for entry in fitting if entry.excuses(finding)), None)
             for finding in findings

@@ -14,6 +14,7 @@ from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import Tally
 from cachewitness.core.result import Activity, Outcome
 from cachewitness.report.arm_row import ArmRow
+from cachewitness.report.change import Change
 from cachewitness.report.control_row import ControlRow
 from cachewitness.report.reuse import ReuseComparison, ReuseRow
 from cachewitness.report.summary import Failure, KnownList, NotRun, Report, Stored
@@ -79,7 +80,8 @@ class Document(msgspec.Struct, kw_only=True):
     `only` are the options that chose traces, such as `--only PATTERN`; without any, and in reports
     of earlier releases, nothing was left out by one. `held` says in which process an engine ran
     that is not this package's own. `known_list` is that of the release, null if the engine has none
-    or it was left out; one without files: this release has no list.
+    or it was left out; one without files: this release has no list. `change` is what a change of
+    the engine's source touches (`--diff`), and what of it was entered; null if none was named.
     """
 
     cachewitness: str
@@ -112,6 +114,7 @@ class Document(msgspec.Struct, kw_only=True):
     engine_seconds: float | None
     harness_seconds: float | None
     only: list[str] = []
+    change: Change | None = None
     format: str = FORMAT
     version: int = VERSION
 
@@ -170,6 +173,7 @@ def document(
         engine_seconds=report.engine_seconds,
         harness_seconds=report.harness_seconds,
         only=report.only,
+        change=report.change,
     )
 
 

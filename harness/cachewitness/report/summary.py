@@ -23,6 +23,7 @@ from cachewitness.core.result import (
 )
 from cachewitness.core.trace_format import Trace
 from cachewitness.report.arm_row import ArmRow
+from cachewitness.report.change import Change
 from cachewitness.report.control_row import ControlRow
 from cachewitness.report.expected import Expectations
 from cachewitness.report.reuse import ReuseComparison, ReuseRow
@@ -148,6 +149,7 @@ class Report(msgspec.Struct, kw_only=True):
     `known_list` is that of the release; None if the engine has none, or it was left out. `baseline`
     is the comparison with an earlier report, None if none was asked for. `not_kept` failures are
     named, and neither shrunk nor written. `interrupted`: the user stopped it before its end.
+    `change` is what a change touches and was entered of it, None if none was named.
     `environment` names the settings that came from the environment, `settings` which of its
     system's defaults the run replaces, and how it sizes what is not replaced. `only` are the
     options that left traces out. `held` says in which
@@ -172,6 +174,7 @@ class Report(msgspec.Struct, kw_only=True):
     broken_list: list[str] = []
     known_list: KnownList | None = None
     baseline: ReuseComparison | None = None
+    change: Change | None = None
     not_kept: int = 0
     interrupted: bool = False
     blind: str = ""

@@ -162,6 +162,8 @@ def print_report(
         out.print(Text(speed(report)), soft_wrap=True)
     if report.baseline:
         print_lines([*report.baseline.losses, report.baseline.line], out)
+    if report.change:
+        _section(f"changed since {report.change.base}", list(report.change.lines), out)
     out.print(Text(covered(report)), soft_wrap=True)
     print_verdict(report.exit_code, out, reasons=reasons(report))
 
@@ -577,11 +579,13 @@ def reasons(report: Report) -> list[str]:
             "stopped before its end",
             "until then " + "; ".join(_found(report) or known or ["nothing found"]),
         ]
+    changed = [report.change.verdict] if report.change else []
+    nothing = f"nothing {'else ' * bool(known)}found"
     if report.exit_code == EXIT_PASS and report.only:
-        chosen = f"nothing {'else ' * bool(known)}found by {', '.join(report.only)}"
-        return [f"{chosen}, which is no verdict on the other traces", *known]
+        chosen = f"{nothing} by {', '.join(report.only)}, which is no verdict on the other traces"
+        return [chosen, *changed, *known]
     if report.exit_code == EXIT_PASS:
-        return known and ["nothing else found", *known]
+        return [nothing, *changed, *known] if known or changed else []
     if report.exit_code == EXIT_FAIL:
         return [*_found(report), *known, *_if_unchanged(report)]
     if report.bad_events and report.exit_code == EXIT_USAGE:

@@ -6,6 +6,7 @@ scheduler level only. The policy names the configurations of a run in which the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,12 @@ SCHEDULER_OPTIONS = (
     *("num_speculative_tokens", "async_depth", "tier_pages", "tier_delay"),
     *("scheduling_policy", "max_loras", "encoder_budget", "structured_output"),
 )
+
+
+def named(layout: str, options: Mapping[str, Any]) -> str:
+    """Return the name of the configuration of a layout with options."""
+    text = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{layout}[{text}]" if text else layout
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,7 @@ class Configuration:
     @property
     def name(self) -> str:
         """The layout's name and the options that were set."""
-        options = ",".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.layout.name}[{options}]" if options else self.layout.name
+        return named(self.layout.name, self.options)
 
     def runs_at(self, level: Level) -> bool:
         """Whether the options mean something at a level."""

@@ -25,6 +25,7 @@ from cachewitness.core.engine_failure import EngineFailure, NoAnswer, OwnMistake
 from cachewitness.core.events import Event, Header
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.trace_format import Op, TraceHeader
+from cachewitness.engines.entered import Seen
 from cachewitness.engines.isolation.forked import Forks
 from cachewitness.engines.isolation.messages import (
     PROTOCOL,
@@ -273,8 +274,10 @@ class Isolated:
         )
         self.engine_seconds: float | None = None
         self.process_seconds: float | None = None
+        self.entered: list[Seen] = []
         answer = self._expect(Opened, Open(text, header, dict(options)), isolation.opening)
         self._header: Header = answer.header
+        self.entered += answer.entered
 
     def describe(self) -> Header:
         """Return what the engine declared of itself when it was opened."""
@@ -294,6 +297,7 @@ class Isolated:
             self.engine_seconds = answer.engine_seconds
         if answer.process_seconds is not None:
             self.process_seconds = answer.process_seconds
+        self.entered += answer.entered
         events: list[Event] = answer.events
         return events
 

@@ -14,6 +14,7 @@ import msgspec
 
 from cachewitness.core.events import Header
 from cachewitness.core.trace_format import Layout, Level, Op, TraceHeader
+from cachewitness.engines.entered import Seen
 
 PROTOCOL = "cachewitness.engine"
 VERSION = 2
@@ -60,15 +61,19 @@ class Ready(msgspec.Struct, frozen=True, tag_field="is", tag="ready", omit_defau
     layouts: list[Layout] = []
 
 
-class Opened(msgspec.Struct, frozen=True, tag_field="is", tag="opened"):
-    """The engine is built; `header` is what it declares of itself."""
+class Opened(msgspec.Struct, frozen=True, tag_field="is", tag="opened", omit_defaults=True):
+    """The engine is built; `header` is what it declares of itself. `entered` is what was entered
+    meanwhile of the lines that the harness asks about, see `cachewitness.engines.entered`.
+    """
 
     header: Header
+    entered: list[Seen] = []
 
 
 class Happened(msgspec.Struct, frozen=True, tag_field="is", tag="happened", omit_defaults=True):
     """What happened in an operation, in order. `engine_seconds` were spent in the engine's own code
-    since it was opened, and `process_seconds` by its whole process: processor time.
+    since it was opened, and `process_seconds` by its whole process: processor time. `entered` is as
+    in `Opened`.
 
     `events` are whatever the engine says; they are taken in as input where they are judged
     (`cachewitness.core.intake`).
@@ -77,6 +82,7 @@ class Happened(msgspec.Struct, frozen=True, tag_field="is", tag="happened", omit
     events: Any
     engine_seconds: float | None = None
     process_seconds: float | None = None
+    entered: list[Seen] = []
 
 
 class Closed(msgspec.Struct, frozen=True, tag_field="is", tag="closed"):

@@ -18,6 +18,7 @@ import msgspec
 from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
 from cachewitness._util.workers import die_with_the_parent
 from cachewitness.core.engine_failure import describe_error, of_ours
+from cachewitness.engines.entered import Seen, watch
 from cachewitness.engines.isolation.messages import (
     ANSWERS,
     ASKED,
@@ -42,6 +43,7 @@ def main() -> None:
     """Answer until nobody asks any more."""
     faulthandler.enable()
     die_with_the_parent()
+    watch()
     asked = os.fdopen(int(os.environ.pop(ASKED)), "rb")
     answers = os.fdopen(int(os.environ.pop(ANSWERS)), "wb")
     for pipe in (asked, answers):
@@ -88,7 +90,7 @@ class _Server:
                     events = self._engine.apply(question.op)
                     inside = getattr(self._engine, "engine_seconds", None)
                     spent = None if inside is None else process_time() - self._opened
-                    return Happened(events, inside, spent)
+                    return Happened(events, inside, spent, _entered())
                 case Close():
                     return self._close()
         except EngineBroken as broken:
@@ -100,12 +102,19 @@ class _Server:
 
     def _open(self, question: Open) -> Answer:
         self._close()
+        if watching := watch():
+            watching.begin()
         self._engine = parse(question.engine).open(question.trace)
         self._opened = process_time()
-        return Opened(self._engine.describe())
+        return Opened(self._engine.describe(), _entered())
 
     def _close(self) -> Answer:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
         return Closed()
+
+
+def _entered() -> list[Seen]:
+    watching = watch()
+    return watching.taken() if watching else []

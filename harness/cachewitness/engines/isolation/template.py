@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cachewitness._util.workers import die_with_the_parent
+from cachewitness.engines.entered import watch
 from cachewitness.engines.isolation import serve
 from cachewitness.engines.isolation.messages import ANSWERS, ASKED, MARK, TEMPLATE
 from cachewitness.engines.isolation.output import KEPT
@@ -37,6 +38,7 @@ def main() -> None:
     asks = socket.socket(fileno=int(os.environ.pop(TEMPLATE)))
     asks.set_inheritable(False)
     parent = os.getppid()
+    watch()  # what is imported here is imported for all copies
     names, _ = _asked(asks, parent)
     _write_answer(asks, _imported(names["import"]))
     while True:

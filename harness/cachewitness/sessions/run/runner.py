@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -30,8 +30,10 @@ from cachewitness.report.arm_row import merge_rows
 from cachewitness.report.baseline import Baseline
 from cachewitness.report.compared import Compared
 from cachewitness.report.control_row import ControlRow, merge_controls
-from cachewitness.report.expected import Expectations
+from cachewitness.report.expected import Expectations, KnownOf
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
+from cachewitness.sessions.change.entered_map import Configured
+from cachewitness.sessions.change.measured import Measured
 from cachewitness.sessions.run import choice as choices
 from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.sessions.run.choice import Choice, Chosen
@@ -40,6 +42,7 @@ from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.selection import ANSWERS, Sample, controls, random_traces, why_not
 from cachewitness.sessions.run.suites import Stream, Suite, first_number
 from cachewitness.sessions.run.trial import InTurn, SuiteTrace, SuiteTrial, SuiteTrials, judged
+from cachewitness.workloads import layouts
 from cachewitness.workloads.avoided import AVOID
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.shrink import SHORT
@@ -52,6 +55,8 @@ HUNG_MAX = 3
 FIRST_HERE = 4
 """Where one failure is enough, so many traces are run before further processes, each with an engine
 of its own, are started."""
+TRACES_BESIDE = 12
+"""So many traces of a suite are run on the engine with further options that enter a change."""
 
 OnFailure = Callable[[Failure, bool], None]
 """Told of a failure; the second argument says whether it stays as it is."""
@@ -109,6 +114,10 @@ class Runner:
     """Given what returns the report so far, after each trace and each attempt at a smaller one."""
     choice: Choice = field(default_factory=Choice)
     """Which traces are run, by their ids, and which of them first."""
+    change: Measured | None = None
+    """A change of the engine's source: what is run first for it, and what is entered of it."""
+    known_beside: Callable[[EngineSpec, str], KnownOf | None] | None = None
+    """What the release is known for on an engine with further options, by its version."""
 
     def run(self, suites: list[Suite]) -> Report:
         """Run the suites and return the report, which holds what there is so far if the user
@@ -140,6 +149,9 @@ class Runner:
         self.changed: list[str] = []
         """Configurations that the engine ran, and then refused; stories of which what they are
         about was not asked."""
+        if self.change:
+            named = {one.suite for one in self.change.first}
+            suites = sorted(suites, key=lambda suite: suite.name not in named)
         trials = SuiteTrials({suite.name: suite for suite in suites}, self.engine)
         try:
             # Where one failure is enough, it mostly comes of the first traces, and is shrunk on
@@ -164,6 +176,7 @@ class Runner:
     def so_far(self) -> Report:
         """Return the report as it would be if the user interrupted the run now."""
         report = copy(self._report)
+        report.change = self.change.report() if self.change else None
         report.interrupted = True
         report.seconds = time.perf_counter() - self._started
         report.not_run = list(self._left_out.values())
@@ -240,7 +253,8 @@ class Runner:
         failure if one is enough.
 
         Controls share the time of an endless suite. Elsewhere they come last, so that a failure is
-        met soon. What failed when it was run last comes before everything else.
+        met soon. What failed when it was run last comes before everything else, and what enters a
+        change comes next.
         """
         first, streams = self._streams(suite, deadline)
         report.reuse = [stream.reuse for stream in streams if not stream.control]
@@ -344,7 +358,7 @@ class Runner:
                         + sum(1 for _ in self._large_traces(suite, one, place, len(fitting)))
                     )
                     for place, one in enumerate(fitting)
-                )
+                ) + TRACES_BESIDE * len(self._named_beside(suite))
         return RunProgress(planned, timed, self.seconds / max(len(timed), 1))
 
     @property
@@ -384,18 +398,46 @@ class Runner:
         one only so many for each configuration, if it has no deadline.
         """
         streams = self._whole_streams(suite)
-        first = []
+        first = list(self._beside(suite))
         taken = Sample(suite.sampled, partial(self._leave_out, suite))
         for index, stream in enumerate(streams):
             chosen = self._chosen(suite, stream, deadline)
-            if chosen.first:
-                earlier = replace(stream, traces=iter(chosen.first))
+            entering = self._enters_the_change(suite, stream)
+            if chosen.first or entering:
+                most = (self._most if suite.endless else None) if entering else 0
+                earlier = replace(stream, traces=chain(chosen.first, islice(chosen.rest, most)))
                 earlier.reuse = stream.reuse
                 first.append(earlier)
             stream.traces = chosen.rest
             if self._short and not self.choice.narrows:
                 stream.traces = taken.of(stream.traces, index)
         return first, streams
+
+    def _enters_the_change(self, suite: Suite, stream: Stream) -> bool:
+        return self.change is not None and any(
+            (one.suite, one.name) == (suite.name, stream.name) for one in self.change.first
+        )
+
+    def _beside(self, suite: Suite) -> Iterator[Stream]:
+        """Yield what enters a change on the engine with further options, unless the user named the
+        configurations.
+        """
+        for one in self._named_beside(suite):
+            configuration = Configuration(layouts.load(one.layout), one.options, self.policy)
+            stream = Stream(
+                configuration,
+                self.engine.variant(one.engine),
+                suite.traces_of(configuration, self.seed, 0, 1),
+                beside=one.beside,
+            )
+            chosen = self._chosen(suite, stream, None)
+            stream.traces = islice(chain(chosen.first, chosen.rest), TRACES_BESIDE)
+            yield stream
+
+    def _named_beside(self, suite: Suite) -> list[Configured]:
+        if self.change is None or self.chosen_configurations or self.exact_configurations:
+            return []
+        return [one for one in self.change.first if one.suite == suite.name and one.engine]
 
     def _chosen(self, suite: Suite, stream: Stream, deadline: float | None) -> Chosen:
         """Return the traces of a stream that are run."""
@@ -567,6 +609,8 @@ class Runner:
             self._report.harness_seconds = (
                 self._report.harness_seconds or 0.0
             ) + trial.harness_seconds
+        if self.change and trial.result is not None and not stream.control:
+            self.change.take(suite.name, stream.name, trial.entered)
         return trial.result
 
     def _take_refusal(
@@ -582,6 +626,10 @@ class Runner:
             return
         if self.exact_configurations:
             raise refusal
+        if stream.beside:
+            self._skip(f"{suite.name}: configuration {stream.name}", str(refusal))
+            stream.refused = True
+            return
         self._skip(f"configuration {stream.configuration.name}", str(refusal))
         self.missing = str(refusal) if isinstance(refusal, EngineMissing) else self.missing
         stream.refused = True
@@ -612,7 +660,7 @@ class Runner:
         if result.activity.unexercised and not suite.endless and not stream.control:
             self.changed.append(f"{name}: {result.activity.unexercised}")
         self.expected.admit(name, result.tallies)
-        weighed = self.expected.weigh(name, result.findings)
+        weighed = self.expected.weigh(name, result.findings, self._known_of(stream))
         if weighed is None:
             return
         finding, entry = weighed
@@ -652,6 +700,16 @@ class Runner:
         elif entry is None and len(trace.ops) > SHORT:
             failure.why_long = f"not shrunk, since {len(self._shrunk)} others were"
         self._tell(failure, final=True)
+
+    def _known_of(self, stream: Stream) -> KnownOf | None:
+        """Return what the release is known for on an engine with further options; None for the
+        run's.
+        """
+        if not stream.beside or self.known_beside is None:
+            return None
+        known = self.known_beside(stream.engine, self._report.engine_version)
+        self.expected.beside(known)
+        return known
 
     def _rerun(
         self, suite: Suite, first: Finding, trace: Trace, engine: EngineSpec
@@ -701,6 +759,9 @@ class Runner:
                     " anything was restored"
                 )
         report.vacuous += report.activity.shortfalls(self.engine.tier)
+        if self.change:
+            report.change = self.change.report()
+            report.vacuous += report.change.unchecked
         report.take_in(self.expected)
 
     def _conclude_unjudged(self) -> None:

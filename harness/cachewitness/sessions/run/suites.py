@@ -31,7 +31,8 @@ class Stream:
     them have been run.
 
     `refused`: the engine refused one of them. `reuse` is what they restored. `control` names what
-    is run beside the engine, to know what is the cache's doing; empty: the engine itself.
+    is run beside the engine, to know what is the cache's doing; empty: the engine itself. `beside`
+    are the options of the engine's name that the run's engine has not.
     """
 
     configuration: Configuration
@@ -39,6 +40,7 @@ class Stream:
     traces: Iterator[Trace]
     ran: int = 0
     control: str = ""
+    beside: str = ""
     refused: bool = False
     reuse: ReuseRow = field(init=False)
 
@@ -47,8 +49,8 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """The configuration's name, and the control's."""
-        return f"{self.configuration.name}{f'/{self.control}' if self.control else ''}"
+        """The configuration's name, and the control's or the further options of the engine."""
+        return "/".join(filter(None, [self.configuration.name, self.control, self.beside]))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.events import Header
 from cachewitness.core.result import UNCOUNTED, Result
 from cachewitness.core.trace_format import Trace
+from cachewitness.engines.entered import Seen
+from cachewitness.engines.isolation.engine import Isolated
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.answers import causes
 from cachewitness.parity.answers.compare import answered
@@ -51,6 +53,8 @@ class SuiteTrial:
     """Processor time inside the engine; None if it does not say."""
     harness_seconds: float | None = None
     """Processor time of everything else, in this process and in the engine's."""
+    entered: list[Seen] = field(default_factory=list)
+    """What it entered of what was asked about (`cachewitness.engines.entered`)."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> SuiteTrial:
         trial.skipped.append(UNCOUNTED)
     trial.engine_seconds = seconds_in(engine)
     trial.harness_seconds = beside(engine, spent)
+    trial.entered = engine.entered if isinstance(engine, Isolated) else []
     return trial
 
 

@@ -1,0 +1,1 @@
+"""What a change touches, and what of it a run enters."""

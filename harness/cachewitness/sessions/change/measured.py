@@ -1,0 +1,124 @@
+"""What a run enters of a change: which suites, on which configurations, enter which line."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from cachewitness.engines.entered import Place, Seen, asked_in
+from cachewitness.engines.isolation.engine import begin_afresh
+from cachewitness.report.change import NAMED_MAX, Change, ChangedFunction
+from cachewitness.sessions.change.entered_map import Configured, EnteredMap
+from cachewitness.sessions.change.touched import Touch, Touched, Touching
+
+PER_ENGINE, PER_ENGINE_ALONE = 1, 4
+"""Of what enters a function with other options of the engine's name, a connector for example, so
+many configurations of each suite are run for each such engine; more where nothing else enters it.
+"""
+
+
+@dataclass
+class Measured:
+    """A change, what is run first for it, and what was entered so far."""
+
+    change: Touching
+    first: Sequence[Configured] = ()
+    by_map: str = ""
+    _by: dict[Seen, dict[str, None]] = field(default_factory=dict)
+    """Who entered a place, in the order in which they came."""
+    _ran: set[tuple[str, str]] = field(default_factory=set)
+
+    def take(self, suite: str, configuration: str, seen: Iterable[Seen]) -> None:
+        """Take in what a suite entered on a configuration."""
+        self._ran.add((suite, configuration))
+        for place in seen:
+            self._by.setdefault(place, {}).setdefault(f"{suite}@{configuration}")
+
+    def report(self) -> Change:
+        """Return what came of it so far."""
+        first = [one for one in self.first if (one.suite, one.name) in self._ran]
+        return Change(
+            base=self.change.base,
+            functions=[self._function(one) for one in self.change.functions],
+            beside=self.change.beside,
+            first=len(first),
+            first_beside=sum(bool(one.engine) for one in first),
+            by_map=self.by_map,
+        )
+
+    def _function(self, one: Touched) -> ChangedFunction:
+        reached = [touch for touch in one.touches if self._reached(one, touch)]
+        entered = [touch for touch in reached if touch.places[0][2] != "import"]
+        called = self._who(one, [one.owner.called] if one.owner.called else [])
+        places = [place for touch in entered for place in touch.places]
+        by = self._who(one, places) or called
+        return ChangedFunction(
+            name=one.name,
+            file=one.file,
+            imports=not one.owner.called and not one.deleted,
+            deleted=one.deleted,
+            lines=[touch.line for touch in one.touches],
+            entered=[touch.line for touch in entered],
+            imported=[touch.line for touch in reached if touch not in entered],
+            called=bool(called),
+            by=by[:NAMED_MAX],
+            by_count=len(by),
+        )
+
+    def _reached(self, one: Touched, touch: Touch) -> bool:
+        return all((str(one.path), *place) in self._by for place in touch.places)
+
+    def _who(self, one: Touched, places: Iterable[Place]) -> list[str]:
+        found = [self._by.get((str(one.path), *place), {}) for place in places]
+        return list(dict.fromkeys(who for by in found for who in by))
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Have the processes of engines that are started in the block asked what they enter."""
+        asked: dict[str, set[Place]] = {}
+        for one in self.change.functions:
+            asked.setdefault(str(one.path), set()).update(one.asked)
+        begin_afresh()
+        with tempfile.TemporaryDirectory() as folder, asked_in(Path(folder, "asked"), asked):
+            yield
+        begin_afresh()
+
+
+def planned(change: Touching, by: EnteredMap | None, options: dict[str, str]) -> Measured:
+    """Return a change with what is run first for it. `options` are those of the engine's name.
+
+    Of what the run does anyway, all that enters a function comes first. Beside it run, if the
+    engine's name has none of the options that the map knows, some of what enters it with others.
+    """
+    if by is None:
+        return Measured(change)
+    known = {name for one in by.configurations for name in one.engine}
+    own = {name: value for name, value in options.items() if name in known}
+    chosen: dict[int, Configured] = {}
+    for function in change.functions:
+        entering = by.entering(_in_map(function))
+        most = PER_ENGINE if any(one.engine == own for one in entering) else PER_ENGINE_ALONE
+        taken: Counter[tuple[str, str]] = Counter()
+        for one in entering:
+            taken[one.suite, str(one.engine)] += 1
+            if one.engine == own or (not own and taken[one.suite, str(one.engine)] <= most):
+                chosen[id(one)] = one
+    first = [one for one in by.configurations if id(one) in chosen]
+    return Measured(change, [_plain(one, own) for one in first], by.release)
+
+
+def _in_map(function: Touched) -> str:
+    """Return what a function is called in a map: without the package in front."""
+    name = function.owner.name if function.owner.called else ""
+    return f"{function.module.partition('.')[2]}:{name}"
+
+
+def _plain(one: Configured, own: dict[str, str]) -> Configured:
+    """Return what is run first, without the options that the run's engine has anyway."""
+    return msgspec.structs.replace(one, engine={}) if one.engine == own else one
