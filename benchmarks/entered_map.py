@@ -32,10 +32,16 @@ from cachewitness.engines.registry import parse
 from cachewitness.sessions.change.entered_map import Configured, Entered, EnteredMap
 from cachewitness.sessions.change.statements import PythonFile
 from cachewitness.systems.vllm.source import load
+from cachewitness.workloads import layouts
 
 RANDOM = {"manager": ("random", "differential"), "scheduler": ("scheduler-random",)}
 SCENARIOS = {"manager": ("invariants",), "scheduler": ("scheduler",)}
 """The suites that run a trace, by its level."""
+BESIDE = ("scheduler-random",)
+"""The suites for which the lists of known findings have what connectors do."""
+DEBUGGING = "example"
+"""vLLM's connector for debugging does against rules what it does, and no list has it
+(docs/systems/vllm-notes.md)."""
 
 
 def configured(case: Case) -> Iterator[Configured]:
@@ -91,12 +97,29 @@ def measured(source: Path, seed: int) -> EnteredMap:
             key = msgspec.json.encode(one)
             by_key[key] = one
             found.setdefault(key, set()).update(names)
-    keys = sorted(by_key, key=lambda key: (bool(by_key[key].engine), key))
+    keys = sorted(
+        filter(lambda key: _is_run(by_key[key]), by_key), key=lambda key: _order(by_key[key])
+    )
     return EnteredMap(
         f"vLLM {version(source)}",
         [by_key[key] for key in keys],
         list(_grouped([found[key] for key in keys])),
     )
+
+
+def _is_run(one: Configured) -> bool:
+    """Whether a run may take it: what is beside its own engine must pass on the release as it is,
+    and have a layout with a name.
+    """
+    return not one.engine or (
+        one.suite in BESIDE
+        and one.engine.get("connector") != DEBUGGING
+        and one.layout in layouts.names()
+    )
+
+
+def _order(one: Configured) -> tuple[str, bytes]:
+    return one.beside, msgspec.json.encode(one)
 
 
 def _grouped(found: list[set[str]]) -> Iterator[Entered]:

@@ -2,7 +2,8 @@
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
 # random workloads on the newer one over real tensors, behind a router, and with each of its connectors; a fork, and a plug-in with block pools of its own; then the tests that need a real vLLM,
 # faults patched into the newer one among them; the tests of what was found in releases that are older, with each of them alone;
-# and vLLM's own tests of the retention interval on the newer one.
+# and vLLM's own tests of the retention interval on the newer one. Writes fixtures/entered/vllm.json, the map of which configurations
+# enter which function, by which `run --diff` chooses what it runs first: a difference is committed.
 # No GPU, no compiled parts: the cache core is Python, so wheels are unpacked without their libraries and share one venv.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after every release has run.
 #
@@ -94,6 +95,10 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
             --suite scheduler --suite scheduler-random --only '*@full-ring*' --only '*@full-chunked*' --only '*@full-full-narrow*' \
             --only '*@full-mamba-unequal[retention_interval=None]' || status=$((status ? status : $?))
     done
+fi
+if [[ ${releases[-1]} == *==0.33.* ]]; then
+    printf '\n== the map of what enters which function of %s\n' "${releases[-1]}"
+    "$venv/bin/python" -m benchmarks.entered_map --source "$source" --write fixtures/entered/vllm.json || status=$((status ? status : $?))
 fi
 printf '\n== tests on %s\n' "${releases[-1]}"
 CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m vllm || status=$((status ? status : $?))

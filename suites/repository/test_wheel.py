@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"cachewitness": "harness", "cachewitness_reference": "reference_impl"}
 """The packages, and the folders that they lie in."""
 DATA = "cachewitness/_data/"
-CARRIED = ("expected", "gsm8k_format", "layouts", "vectors")
+CARRIED = ("entered", "expected", "gsm8k_format", "layouts", "vectors")
 """The folders of fixtures that commands read."""
 BESIDE = ("cachewitness_faults", "cachewitness_training")
 """The packages of the faults' wheel; they lie in `harness`."""

@@ -17,10 +17,11 @@ from cachewitness.report.change import NAMED_MAX, Change, ChangedFunction
 from cachewitness.sessions.change.entered_map import Configured, EnteredMap
 from cachewitness.sessions.change.touched import Touch, Touched, Touching
 
+BESIDE = 2
+"""Of the engines with other options of their names that enter a function, connectors for example,
+so many are run where the run's own engine enters it too; else all."""
 PER_ENGINE, PER_ENGINE_ALONE = 1, 4
-"""Of what enters a function with other options of the engine's name, a connector for example, so
-many configurations of each suite are run for each such engine; more where nothing else enters it.
-"""
+"""Of each of them, so many configurations of a suite."""
 
 
 @dataclass
@@ -100,17 +101,29 @@ def planned(change: Touching, by: EnteredMap | None, options: dict[str, str]) ->
         return Measured(change)
     known = {name for one in by.configurations for name in one.engine}
     own = {name: value for name, value in options.items() if name in known}
-    chosen: dict[int, Configured] = {}
+    chosen: set[int] = set()
     for function in change.functions:
         entering = by.entering(_in_map(function))
-        most = PER_ENGINE if any(one.engine == own for one in entering) else PER_ENGINE_ALONE
-        taken: Counter[tuple[str, str]] = Counter()
-        for one in entering:
-            taken[one.suite, str(one.engine)] += 1
-            if one.engine == own or (not own and taken[one.suite, str(one.engine)] <= most):
-                chosen[id(one)] = one
+        chosen.update(id(one) for one in entering if one.engine == own)
+        if not own:
+            chosen.update(map(id, _beside(entering)))
     first = [one for one in by.configurations if id(one) in chosen]
     return Measured(change, [_plain(one, own) for one in first], by.release)
+
+
+def _beside(entering: list[Configured]) -> Iterator[Configured]:
+    """Yield what is run of other engines that enter a function."""
+    alone = all(one.engine for one in entering)
+    engines = list(dict.fromkeys(one.beside for one in entering if one.engine))
+    taken: Counter[tuple[str, str]] = Counter()
+    for one in entering:
+        taken[one.suite, one.beside] += 1
+        most = PER_ENGINE_ALONE if alone else PER_ENGINE
+        if (
+            one.beside in engines[: None if alone else BESIDE]
+            and taken[one.suite, one.beside] <= most
+        ):
+            yield one
 
 
 def _in_map(function: Touched) -> str:

@@ -306,7 +306,7 @@ class Runner:
                     )
                 elif result is not None:
                     stream.ran += 1
-                    self.ran.add((suite.level, stream.configuration.name))
+                    self.ran.add((suite.level, stream.name))
                     report.traces += 1
                     report.activity.add(result.activity)
                     stream.reuse.add(result)
@@ -633,7 +633,7 @@ class Runner:
         self._skip(f"configuration {stream.configuration.name}", str(refusal))
         self.missing = str(refusal) if isinstance(refusal, EngineMissing) else self.missing
         stream.refused = True
-        where = (suite.level, stream.configuration.name)
+        where = (suite.level, stream.name)
         if not stream.control:
             self.refusals.add(where)
         if stream.ran or (where in self.ran and not stream.control):
