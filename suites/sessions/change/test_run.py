@@ -114,50 +114,33 @@ def test_each_function_is_told_by_what_enters_it(fork: Path, run: Run, tmp_path:
 
 
 def test_a_change_that_no_suite_enters_is_no_pass(fork: Path, run: Run) -> None:
-    """Neither a function that nobody calls, with a kernel beside it, nor what importing runs."""
-    add(fork, "forked_vllm/block_pool.py", UNUSED)
+    """Neither a function that nobody calls, with a kernel beside it, nor a module that nobody
+    imports, nor what importing one runs: that says nothing of what uses it.
+    """
+    add(fork, "forked_vllm/block_pool.py", f"{UNUSED}\n\nLIMIT = 3\n")
     add(fork, "forked_vllm/constants.py", "LIMIT = 3\n")
     add(fork, "csrc/a.cu", "// a kernel\n")
     code, out, _ = run(*ONE)
     assert code == 5
     assert "kernels and other native code: csrc/a.cu: not driven" in out
     assert "constants (what importing it runs) no suite enters it" in out
+    assert "block_pool (what importing it runs) run by importing the module alone" in out
     assert out.endswith("no suite enters a line that changed since base")
-
-
-def test_what_importing_runs_says_nothing_of_what_uses_it(fork: Path, run: Run) -> None:
-    add(fork, "forked_vllm/block_pool.py", "\n\nLIMIT = 3\n")
-    code, out, _ = run(*ONE)
-    assert code == 5
-    assert "run by importing the module alone, which says nothing of what uses it" in out
-
-
-@pytest.mark.parametrize(
-    ("name", "code", "verdict"),
-    [
-        ("README.md", 0, "what changed since base is no code"),
-        ("csrc/a.cu", 5, "no suite can enter what changed since base"),
-        ("", 5, "nothing changed since base"),
-    ],
-)
-def test_a_change_without_python_of_the_engine(
-    fork: Path, run: Run, name: str, code: int, verdict: str
-) -> None:
-    """Documentation is no code; a kernel is, and nobody drives it. A base without a change is no
-    base.
-    """
-    if name:
-        add(fork, name, "x\n")
-    done, out, _ = run(*ONE)
-    assert (done, out[-len(verdict) :]) == (code, verdict)
 
 
 def test_a_fault_is_as_red_as_without_it(fork: Path, run: Run) -> None:
     """And the change is shown with what enters it."""
     EARLY.plant(fork / "forked_vllm")
-    code, out, _ = run(*SHORT, "--suite", "invariants", "--fail-fast", "--shrink-attempts", "0")
+    on = (
+        "--layout",
+        "full-swa-unequal",
+        "--option",
+        "retention_interval=none",
+        "--shrink-attempts",
+    )
+    code, out, _ = run(*on, "0", "--only", "invariants:exact-replay@*")
     assert code == 1
-    assert f"get_num_skipped_tokens 1 of 1 changed line entered, by {ON}" in out
+    assert "get_num_skipped_tokens 1 of 1 changed line entered, by invariants@full-swa-une" in out
 
 
 @pytest.mark.parametrize(

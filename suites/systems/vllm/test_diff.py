@@ -18,7 +18,7 @@ from suites.support.real_vllm import REAL, SOURCE
 
 pytestmark = REAL
 POOL = "vllm/v1/core/block_pool.py"
-SHORT = ("--layout", "full", "--option", "retention_interval=none", "--suite", "invariants")
+SHORT = ("--layout", "full-swa", "--option", "retention_interval=0", "--suite", "invariants")
 ONE = (*SHORT, "--only", "invariants:exact-replay@*")
 
 
@@ -63,7 +63,7 @@ def test_one_function_is_entered_and_one_is_not(
     assert "BlockPool._lookahead_token_ids no suite enters it" in out
     assert (
         "vllm.v1.core.block_pool:BlockPool.touch 1 of 1 changed line entered, by"
-        " invariants@full[retention_interval=None]"
+        " invariants@full-swa[retention_interval=0]"
     ) in out
     assert "run first, by the map of vLLM 0.33.0: 1 configuration of suites" in out
     assert "block_pool:BlockPool._lookahead_token_ids is not entered" in out
