@@ -106,6 +106,9 @@ def test_each_function_is_told_by_what_enters_it(fork: Path, run: Run, tmp_path:
         " entered in part"
     )
     assert f"{verdict} written:" in out
+    page = (tmp_path / "report/report.html").read_text(encoding="utf-8")
+    assert "forked_vllm.block_pool:unused  no suite enters it" in page
+    assert "unused is not entered" in (tmp_path / "report/comment.md").read_text(encoding="utf-8")
     change = json.loads((tmp_path / "report/report.json").read_bytes())["change"]
     assert [(one["name"], one["entered"]) for one in change["functions"]] == [
         ("forked_vllm.block_pool:BlockPool.touch", [68]),

@@ -31,7 +31,7 @@ def ids(choice: Choice, *suites: str, seed: int = 0) -> list[str]:
     ran: list[str] = []
     runner = Runner(parse("reference"), [FULL], seed=seed, choice=choice)
     weigh = runner.expected.weigh
-    runner.expected.weigh = lambda name, found: ran.append(name) or weigh(name, found)  # type: ignore[func-returns-value,method-assign]
+    runner.expected.weigh = lambda name, *found: ran.append(name) or weigh(name, *found)  # type: ignore[func-returns-value,method-assign]
     runner.run([suite for suite in SUITES if suite.name in suites])
     return ran
 
