@@ -19,7 +19,7 @@ trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv "$work/venv"
 pip() { "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check "$@"; }
 pip --no-deps evalscope==1.14.1
-# What `evalscope.perf` imports; all that the package requires takes pip a quarter of an hour to agree on.
+# What `evalscope.perf` imports; pip takes many minutes to agree on all that the package requires.
 pip aiohttp==3.14.5 colorlog==6.12.0 datasets==5.2.0 docstring_parser==0.18.0 editdistance==0.8.1 fastapi==0.165.0 filetype==1.2.0 jinja2==3.1.6 \
     jsonlines==4.0.0 jsonschema==4.26.0 numpy==2.4.6 openai==3.57.0 pandas==3.1.1 pillow==13.0.0 pydantic==2.14.4 PyYAML==6.0.4 requests==2.34.2 \
     rich==15.0.0 sse-starlette==3.7.0 tabulate==0.10.0 tqdm==4.70.1 uvicorn==0.54.0
