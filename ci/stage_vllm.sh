@@ -67,6 +67,9 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s over real tensors\n' "${releases[-1]}"
     "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,tensors=float64" --suite scheduler-random --quiet \
         --layout full-swa-mamba --layout full-mamba --seconds 40 || status=$((status ? status : $?))
+    printf '\n== %s with its second model runner\n' "${releases[-1]}"
+    "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,runner=second" --suite scheduler-random --quiet \
+        --seconds 60 || status=$((status ? status : $?))
     for way in eager lazy; do
         printf '\n== %s with HiSparse, %s\n' "${releases[-1]}" "$way"
         "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,hisparse=$way" --suite scheduler-random --quiet \
