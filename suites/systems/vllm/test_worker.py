@@ -102,10 +102,15 @@ def test_a_row_is_as_long_as_vllm_makes_it_and_a_longer_table_is_its_failure(dep
 
 
 def test_the_model_runners_of_earlier_traces_are_let_go() -> None:
-    """A run opens thousands of engines."""
+    """A run opens thousands of engines. A failure of another test may keep one of its own."""
+    before = living()
     for seed in range(4):
         trace = random_trace(CONFIGURATIONS[0].shape("scheduler"), seed, withdraw=False)
         drive(trace, parse(f"vllm:source={SOURCE}").open(trace.header))
+    assert len(living()) <= len(before) + 1
+
+
+def living() -> set[int]:
+    """Return the model runners that there are, by their ids."""
     gc.collect()
-    living = [one for one in gc.get_objects() if type(one).__name__ == "GPUModelRunner"]
-    assert len(living) <= 1
+    return {id(one) for one in gc.get_objects() if type(one).__name__ == "GPUModelRunner"}
