@@ -269,7 +269,7 @@ def test_a_question_that_nobody_reads_is_a_hang(driver: Path) -> None:
     """Also if it is larger than the pipe."""
     trace = Trace(
         TRACE.header,
-        [Step([("a", 1)]), Submit("b", " ".join(f"t{place}:1" for place in range(40_000)))],
+        [Step([("a", 1)]), Submit("b", " ".join(f"{place:0>100}:1" for place in range(4_000)))],
     )
     program = driver.with_name("deaf.py")
     ready = '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"]}'
