@@ -29,7 +29,7 @@ def launch(
 
     memory = Memory()
     memory.know(known)
-    Kernel(function, [HERE], memory)[grid](*values, **named)
+    Kernel(function, [HERE])[grid](*values, **named)
 
 
 def add_rows(target: Any, source: Any, stride: Any, width: Any, BLOCK: Any) -> None:

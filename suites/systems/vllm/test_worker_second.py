@@ -127,3 +127,13 @@ def test_a_fault_in_the_second_runner_is_killed_as_named_and_the_trace_is_clean_
     mutant: Mutant,
 ) -> None:
     assert hunt(mutant, SOURCE, BUDGET).trace, f"{mutant.name} survived"
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_engines_that_are_there_together_do_not_reach_into_each_other(depth: int) -> None:
+    """The first is opened before the second, and asked behind it."""
+    options = {"retention_interval": None, "async_depth": depth}
+    shape = Configuration(layouts.load("full-mamba"), options).shape("scheduler")
+    trace = random_trace(shape, 1, withdraw=False)
+    engines = [parse(SECOND).open(trace.header) for _ in range(2)]
+    assert [drive(trace, engine).findings for engine in engines] == [[], []]

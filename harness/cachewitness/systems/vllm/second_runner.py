@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.systems.vllm.source import Source
@@ -193,17 +193,39 @@ class Speculator:
 
 
 class Wire:
-    """What the last stage sends the first: in place of streams and collectives of a device."""
+    """What the last stage of a worker sends the first. In place of a group of devices, `end` is
+    what a stage sends or receives with.
+    """
 
     def __init__(self) -> None:
         self._sent: deque[Any] = deque()
+
+    def end(self, stage: str) -> Callable[[Any], None]:
+        """Return what sends a tensor, or receives into it."""
+        return self._send if stage == LAST else self._receive
+
+    def _send(self, tensor: Any) -> None:
+        self._sent.append(tensor.clone())
+
+    def _receive(self, tensor: Any) -> None:
+        if not self._sent:
+            raise EngineFailure(
+                "engine-crashed", "had its first stage wait for what the last one does not send"
+            )
+        tensor.copy_(self._sent.popleft())
+
+
+class Streams:
+    """In place of torch where stages send: without streams of a device, over wires."""
+
+    def __init__(self) -> None:
         stream = SimpleNamespace(
             wait_stream=nothing, wait_event=nothing, record_event=nothing, synchronize=nothing
         )
         self.cuda = SimpleNamespace(
             current_stream=lambda _: stream, Stream=lambda _: stream, stream=nullcontext
         )
-        self.distributed = SimpleNamespace(broadcast=self._broadcast)
+        self.distributed = SimpleNamespace(broadcast=lambda tensor, src, group: group(tensor))
 
     def __getattr__(self, name: str) -> Any:
         import torch
@@ -216,21 +238,19 @@ class Wire:
 
         return _on_device(torch.empty(*size, **named))
 
-    def _broadcast(self, tensor: Any, src: Any, group: str) -> None:
-        if group == LAST:
-            self._sent.append(tensor.clone())
-        elif self._sent:
-            tensor.copy_(self._sent.popleft())
-        else:
-            raise EngineFailure(
-                "engine-crashed", "had its first stage wait for what the last one does not send"
-            )
-
 
 ALONE = ""
 FIRST = "first"
 LAST = "last"
 """What a runner is: all of a worker, or the first or last of two stages."""
+
+
+class Shared(NamedTuple):
+    """What the stages of a worker have in common."""
+
+    unsampled: Unsampled
+    memory: Memory
+    wire: Wire
 
 
 class Hosted:
@@ -246,8 +266,7 @@ class Hosted:
         config: Any,
         kv_cache_config: Any,
         kv_caches: list[Any],
-        unsampled: Unsampled,
-        memory: Memory,
+        shared: Shared,
         stage: str,
     ) -> None:
         import torch
@@ -268,12 +287,12 @@ class Hosted:
         }
         module: Any = importlib.import_module(RUNNER)
         whole = _whole(config, layers, [groups[index].kv_cache_spec for index in self.states])
-        self.runner = _built(source, module, whole, unsampled)
+        self.runner = _built(source, module, whole, shared.unsampled)
         self.received = None
         """What the stage before has computed."""
         if stage:
             self.received = module.IntermediateTensors({})
-            _make_stage(self.runner, module, stage)
+            _make_stage(self.runner, module, stage, shared.wire)
         limits = (self.runner.max_num_reqs, self.runner.max_num_tokens)
         instead = {
             "init_attn_backend": lambda *_, **__: (
@@ -293,9 +312,10 @@ class Hosted:
         }
         with _replaced(module, instead):
             self.runner.initialize_kv_cache(kv_cache_config, is_profiling=True)
+        self._memory = shared.memory  # kept as long as its tensors
         tables = self.runner.block_tables
-        memory.know([table.gpu for table in tables.block_tables])
-        memory.know([*tables.input_block_tables, *self.states.values()])
+        self._memory.know([table.gpu for table in tables.block_tables])
+        self._memory.know([*tables.input_block_tables, *self.states.values()])
 
 
 def _imported() -> None:
@@ -396,14 +416,14 @@ def _built(source: Source, module: Any, whole: Any, unsampled: Unsampled) -> Any
     return runner
 
 
-def _make_stage(runner: Any, module: Any, stage: str) -> None:
+def _make_stage(runner: Any, module: Any, stage: str, wire: Wire) -> None:
     """Make a runner one of two stages."""
     handler: Any = importlib.import_module(STAGES)
     vars(handler)["get_pp_group"] = lambda: SimpleNamespace(
         is_last_rank=stage == LAST,
         last_rank=1,
         world_size=2,
-        make_sibling_device_group=lambda **_: stage,
+        make_sibling_device_group=lambda **_: wire.end(stage),
     )
     vars(runner).update(
         is_first_pp_rank=stage == FIRST,
@@ -428,15 +448,15 @@ def stages(
     stages the last and the first.
     """
     _imported()
-    memory = Memory()
-    _interpret(memory)
+    _interpret()
+    shared = Shared(unsampled, Memory(), Wire())
     several = config.parallel_config.pipeline_parallel_size > 1
     if several:
-        vars(importlib.import_module(STAGES))["torch"] = Wire()
+        vars(importlib.import_module(STAGES))["torch"] = Streams()
     for stage in (LAST, FIRST) if several else (ALONE,):
         copies = Copies(pages)
         caches = [*copies.caches]
-        yield Hosted(source, config, kv_cache_config, caches, unsampled, memory, stage), copies
+        yield Hosted(source, config, kv_cache_config, caches, shared, stage), copies
 
 
 def _whole(config: Any, layers: Mapping[str, Any], recurrent: list[Any]) -> Any:
@@ -476,14 +496,14 @@ def _state_copies(kinds: Any) -> dict[Any, tuple[Any, ...]]:
     return dict.fromkeys(kinds, (module.get_temporal_copy_spec,))
 
 
-def _interpret(memory: Memory) -> None:
-    """Have the kernels that write tables, tokens and states run on the host, over this memory."""
+def _interpret() -> None:
+    """Have the kernels that write tables, tokens and states run on the host."""
     modules = [importlib.import_module(name) for name in WRITTEN]
     for module in modules:
         for name, kernel in list(vars(module).items()):
             function = getattr(kernel, "__wrapped__", kernel)
             if name.endswith("_kernel") and isinstance(function, FunctionType):
-                vars(module)[name] = Kernel(function, modules, memory)
+                vars(module)[name] = Kernel(function, modules)
         words = vars(module)["triton"]
         if not hasattr(words, "next_power_of_2"):
             words.next_power_of_2 = lambda count: 1 << (max(count, 1) - 1).bit_length()

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from itertools import product
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy
 
@@ -97,22 +98,21 @@ class Addresses:
     """Addresses of elements that may lie in several storages."""
 
     __array_ufunc__ = None
-    __slots__ = ("_addresses", "_memory", "kind")
+    __slots__ = ("_addresses", "kind")
 
-    def __init__(self, addresses: Any, kind: Any, memory: Memory) -> None:
+    def __init__(self, addresses: Any, kind: Any) -> None:
         self._addresses = addresses
         self.kind = kind
-        self._memory = memory
 
     def __add__(self, further: Any) -> Addresses:
         """Return addresses so many elements further."""
-        return Addresses(self._addresses + further * self.kind.itemsize, self.kind, self._memory)
+        return Addresses(self._addresses + further * self.kind.itemsize, self.kind)
 
     __radd__ = __add__
 
     def __getitem__(self, index: Any) -> Addresses:
         """Return these addresses in another order."""
-        return Addresses(self._addresses[index], self.kind, self._memory)
+        return Addresses(self._addresses[index], self.kind)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ class Addresses:
     def read(self, mask: Any) -> Any:
         """Return what lies there, of those that the mask lets through."""
         addresses = _lanes(self._addresses, mask)
-        return numpy.array([self._place(one).read(None) for one in addresses.flat])
+        return numpy.array([place_at(one, self.kind).read(None) for one in addresses.flat])
 
     def write(self, values: Any, mask: Any) -> None:
         """Put values there, where the mask lets them through."""
@@ -130,45 +130,53 @@ class Addresses:
         for one, value in zip(
             addresses.flat, numpy.broadcast_to(values, addresses.shape).flat, strict=True
         ):
-            self._place(one).write(value, None)
-
-    def _place(self, address: Any) -> Place:
-        return self._memory.place(int(address), self.kind)
+            place_at(one, self.kind).write(value, None)
 
 
 class PointerTo(NamedTuple):
-    """The type of a pointer into a memory."""
+    """The type of a pointer."""
 
     kind: Any
-    memory: Memory
 
     def at(self, addresses: Numbers) -> Place | Addresses:
         """Return pointers of this type for addresses."""
         if addresses.ndim:
-            return Addresses(addresses, self.kind, self.memory)
-        return self.memory.place(int(addresses), self.kind)
+            return Addresses(addresses, self.kind)
+        return place_at(addresses, self.kind)
 
 
 class Memory:
-    """The storages that kernels reach by address."""
+    """The storages of an engine that kernels reach by address, as long as it is there.
+
+    A kernel's name stands for it in its module, whichever engine launches it, so an address is
+    looked for in the storages of all of them.
+    """
 
     def __init__(self) -> None:
-        self._storages: dict[int, Any] = {}
+        self.storages: dict[int, Any] = {}
+        """By address: the bytes."""
+        _MEMORIES.add(self)
 
     def know(self, tensors: Iterable[Any]) -> None:
         """Take note of tensors whose addresses kernels are given."""
         for tensor in tensors:
             data = place_of(tensor).array.view(numpy.uint8)
-            self._storages[int(data.ctypes.data)] = data
+            self.storages[int(data.ctypes.data)] = data
 
-    def place(self, address: int, kind: Any) -> Place:
-        """Return where an address lies, or ends. Raises EngineFailure for one in no storage."""
-        for further in (0, 1):
-            for start, data in self._storages.items():
+
+_MEMORIES = WeakSet[Memory]()
+
+
+def place_at(address: Any, kind: Any) -> Place:
+    """Return where an address lies, or ends. Raises EngineFailure for one in no storage."""
+    address = int(address)
+    for further in (0, 1):
+        for memory in _MEMORIES:
+            for start, data in memory.storages.items():
                 if start <= address < start + data.size + further:
                     typed = data[: data.size // kind.itemsize * kind.itemsize].view(kind)
                     return Place(typed, (address - start) // kind.itemsize)
-        raise EngineFailure("engine-crashed", "had a kernel reach an address that is no tensor's")
+    raise EngineFailure("engine-crashed", "had a kernel reach an address that is no tensor's")
 
 
 class Kernel:
@@ -177,12 +185,9 @@ class Kernel:
     `modules` are those whose words it and the functions that it calls are written in.
     """
 
-    def __init__(
-        self, function: Callable[..., None], modules: Sequence[ModuleType], memory: Memory
-    ) -> None:
+    def __init__(self, function: Callable[..., None], modules: Sequence[ModuleType]) -> None:
         self.__wrapped__ = function
         self._modules = modules
-        self._memory = memory
         self._signature = inspect.signature(function)
         self.arg_names = list(self._signature.parameters)
         """The names of its parameters, which vLLM's launchers ask for."""
@@ -202,7 +207,7 @@ class Kernel:
             given = {name: _argument(value) for name, value in bound.items()}
             sizes = [int(size) for size in grid]
             sizes += [1] * (3 - len(sizes))
-            with _written_in(self._modules, _Language(self._memory, sizes)) as language:
+            with _written_in(self._modules, _Language(sizes)) as language:
                 for program in product(*map(range, sizes)):
                     language.program = program
                     self.__wrapped__(**given)
@@ -259,10 +264,9 @@ class _Language(SimpleNamespace):
     uint64 = numpy.dtype(numpy.uint64)
     range = range
 
-    def __init__(self, memory: Memory, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
         self.program: tuple[int, ...] = (0, 0, 0)
-        self._memory = memory
         self._sizes = sizes
 
     def program_id(self, axis: int) -> Numbers:
@@ -308,9 +312,10 @@ class _Language(SimpleNamespace):
         """Return the value: what the compiler may count on is of no account here."""
         return value
 
-    def pointer_type(self, kind: Any) -> PointerTo:
+    @staticmethod
+    def pointer_type(kind: Any) -> PointerTo:
         """Return the type of pointers to a type."""
-        return PointerTo(kind, self._memory)
+        return PointerTo(kind)
 
     @staticmethod
     def load(pointer: Place | Addresses, mask: Any = None, other: Any = 0) -> Numbers:

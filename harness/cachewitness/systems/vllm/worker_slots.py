@@ -27,13 +27,11 @@ class SlotMapping:
     """Maps the tokens of a step to slots, and says which pages they are in."""
 
     def __init__(self, batch: Any) -> None:
-        from cachewitness.systems.vllm.triton_words import Kernel, Memory
+        from cachewitness.systems.vllm.triton_words import Kernel
 
         module: Any = importlib.import_module("vllm.v1.worker.block_table")
         kernel = module._COMPUTE_SLOT_MAPPING_KERNEL
-        vars(kernel).update(
-            triton_block_size=LANES, kernel=Kernel(type(kernel).kernel, [module], Memory())
-        )
+        vars(kernel).update(triton_block_size=LANES, kernel=Kernel(type(kernel).kernel, [module]))
         self._tables = [
             (group, table)
             for group, table in enumerate(batch.block_table.block_tables)
