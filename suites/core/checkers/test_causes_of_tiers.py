@@ -145,8 +145,9 @@ submit a x:8
     [
         ("acquire copy:1 | 3\nstep 1: begun 7 1/0>0/3\nstep 2: failed 7\n", FAILED_LOAD),
         ("acquire copy:1 | 3\nstep 1: begun 7 1/0>0/3\nstep 2: ended 7\n", ""),
+        ("acquire copy:1 | 3\nstep 1: begun 7 0/3>1/0\nstep 2: failed 7\n", ""),
     ],
-    ids=["failed", "ended"],
+    ids=["failed", "ended", "a store failed"],
 )
 def test_nobody_runs_behind_a_load_that_failed(before: str, cause: str) -> None:
     idle = "".join(f"step {step}: \n" for step in range(3, 8))

@@ -223,7 +223,8 @@ class Progress(Checker):
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
-            self._load_failed = True
+            device = {group.pool for group in ledger.local}
+            self._load_failed |= any(move.dst_pool in device for move in event.moves)
             self._begin_anew()
             tier = ledger.header.rules.tier
             for move in event.moves if tier is not None and tier.engine_aborts else ():
