@@ -30,7 +30,7 @@ from cachewitness.systems.vllm.plugged import (
 from cachewitness.workloads import layouts
 from suites.support.real_vllm import REAL, SOURCE
 
-PACKAGE = """
+PACKAGE = '''
 def register():
     CALLED.append("register")
 
@@ -40,8 +40,18 @@ def sized(kv_cache_config):
 def leave():
     raise SystemExit(0)
 
+class Frugal:
+    """What nothing can refer to weakly."""
+
+    __slots__ = ()
+
+    def __call__(self, kv_cache_config):
+        CALLED.append(f"frugal {kv_cache_config}")
+
+FRUGAL = Frugal()
+SIGNATURELESS = dict
 CALLED = []
-"""
+'''
 LEAVING = "raise SystemExit(0)\n"
 MUTE = """
 class Mute(Exception):
@@ -178,6 +188,7 @@ def test_a_class_that_is_not_there_is_one_line(package: Path, name: str, line: s
         ("plugged_one:install", "plugged_one has no function 'install'"),
         ("plugged_one:CALLED", "plugged_one has no function 'CALLED'"),
         ("plugged_one:leave", "prepare=plugged_one:leave: failed: SystemExit: 0"),
+        ("plugged_one:SIGNATURELESS", "SIGNATURELESS: failed: ValueError: no signature found"),
     ],
 )
 def test_what_cannot_prepare_is_one_line(package: Path, name: str, line: str) -> None:
@@ -190,7 +201,8 @@ def test_what_prepares_is_given_what_it_takes(package: Path) -> None:
     prepared_by("plugged_one:sized")(kv_cache_config="sizes", vllm_config="all")
     prepared_by("plugged_one:register")(kv_cache_config="sizes")
     prepared_by("")(kv_cache_config="sizes")
-    assert sys.modules["plugged_one"].CALLED == ["sizes", "register"]
+    prepared_by("plugged_one:FRUGAL")(kv_cache_config="sizes")
+    assert sys.modules["plugged_one"].CALLED == ["sizes", "register", "frugal sizes"]
 
 
 def test_a_connector_s_configuration_is_json() -> None:

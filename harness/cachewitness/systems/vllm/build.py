@@ -13,7 +13,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from types import MethodType, SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -38,6 +38,8 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     if isinstance(target, MethodType):
         # A method that is kept would keep its object.
         return dict(islice(parameters(target.__func__).items(), 1, None))
+    if not isinstance(target, FunctionType | type):
+        return inspect.signature(target).parameters
     if target not in _KNOWN:
         known = inspect.signature(target).parameters
         base = target.__base__ if isinstance(target, type) else None

@@ -139,8 +139,8 @@ def prepared_by(name: str) -> Prepare:
     function = _named("prepare", name, "function", callable)
 
     def prepare(**offered: Any) -> None:
-        known = parameters(function)
         try:
+            known = parameters(function)
             function(**{key: value for key, value in offered.items() if key in known})
         except BaseException as error:
             if by_the_user(error):
