@@ -301,10 +301,10 @@ class Contents:
         ]
         if not stayed:
             stale = before.stale
-            parted = before.parted
+            former = before.former
             before.poison()
             before.stale = stale
-            before.parted = parted
+            before.former = former
             return
         *older, newest = stayed
         before.older = tuple(older)

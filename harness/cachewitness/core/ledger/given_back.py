@@ -4,7 +4,7 @@ is no more theirs.
 A window that moves on, or a state that is passed, leaves a page to others. An engine that stores it
 later, for the request that had it, stores what others have written. A copy does not say for whom
 it is made; the key that names it does, so until then a page of another tier is marked with all who
-had given its source back (`Content.parted`), and what is loaded from there with the cause alone
+had given its source back (`Content.former`), and what is loaded from there with the cause alone
 (`Content.stale`).
 """
 
@@ -18,9 +18,9 @@ from cachewitness.core.ledger.records import (
     OFFERED_AGAIN,
     UNKNOWN,
     Content,
+    FormerHolder,
     Key,
     PageRecord,
-    Parted,
     PoolRecords,
 )
 from cachewitness.core.ledger.requests import Requests
@@ -36,7 +36,7 @@ class GivenBack:
         self._local = {group.pool for group in header.local_groups()}
         self._resets = 0
         """How many resets of other tiers there were."""
-        self._parted: dict[tuple[int, int], dict[tuple[str, int], int]] = {}
+        self._former: dict[tuple[int, int], dict[tuple[str, int], int]] = {}
         """(pool, page) -> (request, group) -> how many resets there had been by then."""
         self._places: dict[str, list[tuple[int, int]]] = {}
 
@@ -44,17 +44,17 @@ class GivenBack:
         """Note pages that a request gives back which goes on."""
         for page in event.pages:
             place = event.pool, page
-            self._parted.setdefault(place, {})[event.holder, event.group] = self._resets
+            self._former.setdefault(place, {})[event.holder, event.group] = self._resets
             self._places.setdefault(event.holder, []).append(place)
 
     def forget(self, r: str) -> None:
         """Forget a request that has ended, or begins anew."""
         for place in self._places.pop(r, ()):
-            parted = self._parted.get(place, {})
-            for who in [who for who in parted if who[0] == r]:
-                del parted[who]
-            if not parted:
-                self._parted.pop(place, None)
+            former = self._former.get(place, {})
+            for who in [who for who in former if who[0] == r]:
+                del former[who]
+            if not former:
+                self._former.pop(place, None)
 
     def reset(self, pools: Collection[int]) -> None:
         """Note a reset; of another tier, it may have what is kept offered again."""
@@ -67,18 +67,18 @@ class GivenBack:
             stored = move.dst_pool not in self._local
             loaded = move.src_pool not in self._local
             if stored and not loaded:
-                image.parted = self._who(move.src_pool, move.src, source)
+                image.former = self._who(move.src_pool, move.src, source)
             if loaded and not stored:
                 causes = {
                     cause_of(source, key, self._groups, self._requests) for key in source.keys
                 }
                 image.stale = image.stale or max(causes, default="")
-                image.parted = ()
+                image.former = ()
 
-    def _who(self, pool: int, page: int, record: PageRecord) -> tuple[Parted, ...]:
+    def _who(self, pool: int, page: int, record: PageRecord) -> tuple[FormerHolder, ...]:
         return tuple(
-            Parted(r, group, OFFERED_AGAIN if resets < self._resets else GIVEN_BACK)
-            for (r, group), resets in self._parted.get((pool, page), {}).items()
+            FormerHolder(r, group, OFFERED_AGAIN if resets < self._resets else GIVEN_BACK)
+            for (r, group), resets in self._former.get((pool, page), {}).items()
             if record.held_for.get(r) != group
         )
 
@@ -90,14 +90,14 @@ def cause_of(content: Content, key: Key | Publish, groups: list[Group], requests
     A key of another tier is of whoever got its hash last, so it may name another request with that
     prefix.
     """
-    if content.stale or not content.parted:
+    if content.stale or not content.former:
         return content.stale
     source = groups[key.group].source_group
     node = requests[key.r].node_of(key.length)
     return next(
         (
             one.cause
-            for one in content.parted
+            for one in content.former
             if one.group == source
             and one.r in requests
             and requests[one.r].node_of(key.length) == node != UNKNOWN

@@ -108,8 +108,9 @@ class Keys:
         """Note whose keys a step will not write, though they wait for it. What is in another tier
         is copied there.
         """
-        ran = {run.r for run in event.runs}
-        for key in self._pending.get(event.step, ()):
+        pending = self._pending.get(event.step)
+        ran = {run.r for run in event.runs} if pending else ()
+        for key in pending or ():
             key.unrun = key.r not in ran and self._groups[key.group].source_group < 0
 
     def end_step(self, step: int, withdrawn: Iterable[Key], unbacked: Iterable[Key]) -> None:

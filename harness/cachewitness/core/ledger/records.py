@@ -19,8 +19,8 @@ UNKNOWN = -2
 """The node of a key that claims more tokens than its request has: no content ever matches it."""
 
 GIVEN_BACK = "given-back"
-"""The cause of what is wrong with a page that was copied to another tier, or comes from there, from
-a page which the request that it is kept for had given back while it went on."""
+"""The cause of wrong content that lies in another tier, or was loaded from there: it was stored for
+a request that had freed the source block before, while it went on, and others wrote there."""
 OFFERED_AGAIN = "offered-again"
 """The same, where that tier was reset since the request had given the page back."""
 
@@ -64,9 +64,9 @@ class Key:
         return self.state == "committed" or self.state == "pending"
 
 
-class Parted(NamedTuple):
-    """A request that had given a page back, for which group, and the cause of what is kept of the
-    page for it all the same.
+class FormerHolder(NamedTuple):
+    """A request that freed a page while it went on, for which group, and the cause of what another
+    tier has of the page for it all the same.
     """
 
     r: str
@@ -97,7 +97,7 @@ class Content:
     step: int = 0
     early: bool = False
     stale: str = ""
-    parted: tuple[Parted, ...] = ()
+    former: tuple[FormerHolder, ...] = ()
 
     def poison(self) -> None:
         """Forget the content."""
@@ -106,7 +106,7 @@ class Content:
         self.older = ()
         self.state = self.tainted = self.zeroed = self.early = False
         self.stale = ""
-        self.parted = ()
+        self.former = ()
 
     def spans(self) -> list[Span]:
         """Return every run, the newest last."""
@@ -126,7 +126,7 @@ class Content:
         self.step = other.step
         self.early = other.early
         self.stale = other.stale
-        self.parted = other.parted
+        self.former = other.former
 
     def same_content(self, other: Content) -> bool:
         """Whether two pages hold the same, as far as the newest run tells."""

@@ -87,8 +87,10 @@ class Measured:
             asked.setdefault(str(one.path), set()).update(one.asked)
         begin_afresh()
         with tempfile.TemporaryDirectory() as folder, asked_in(Path(folder, "asked"), asked):
-            yield
-        begin_afresh()
+            try:
+                yield
+            finally:
+                begin_afresh()
 
 
 def planned(change: Touching, by: EnteredMap | None, options: dict[str, str]) -> Measured:

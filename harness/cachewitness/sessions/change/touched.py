@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from cachewitness._util import reading
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.entered import Place
 from cachewitness.report.change import Beside
@@ -109,8 +110,6 @@ def read(tree: Tree, against: str) -> Touching:
 
 
 def _patch(path: Path) -> str:
-    from cachewitness._util import reading
-
     try:
         return reading.whole(path).decode("utf-8", "surrogateescape")
     except UsageError as error:

@@ -131,8 +131,7 @@ def scheduler_engine(
 
     It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well.
     `scheduler_cls` takes the place of vLLM's own class, `runner` is one of `RUNNERS`. `prepare` is
-    called before the scheduler
-    is built. Raises UsageError for what this release cannot do.
+    called before the scheduler is built. Raises UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
     if sized and connector is not None and connector.kind.name == LMCACHE:

@@ -242,7 +242,7 @@ class RealScheduler(Driven):
         starts = self.worker.update(output)
         self._encoder.update(output, starts)
         counts = output.num_scheduled_tokens
-        zeros = [*(output.new_block_ids_to_zero or ()), *self.worker.spoiled]
+        zeros = [*(output.new_block_ids_to_zero or ()), *self.worker.padded]
         scheduled = Scheduled(
             chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
             copies=[*self.worker.copies],

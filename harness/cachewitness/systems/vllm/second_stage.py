@@ -52,8 +52,8 @@ class Stage:
         """What the last step computes of each request."""
         self.copies: list[Move] = []
         """The copies of blocks in front of it."""
-        self.spoiled: list[int] = []
-        """The pages that it writes for nobody."""
+        self.padded: list[int] = []
+        """The pages that its padding is written into."""
 
     def execute(self, output: Any) -> None:
         """Have the runner prepare a step and compute it."""
@@ -62,7 +62,7 @@ class Stage:
             self._runner.execute_model(output, self._hosted.received)
         done = self._runner.execute_model_state
         self.computed = {} if done is None else self._read(done.input_batch)
-        self.spoiled = [] if done is None else self._padded(done.input_batch)
+        self.padded = [] if done is None else self._padded(done.input_batch)
 
     def sample(self, counts: Mapping[str, int]) -> list[Move]:
         """Have the runner sample so many tokens, or hear of them; return the copies of states

@@ -86,7 +86,7 @@ class SecondWorker(WorkerTables):
         for stage in self._stages:
             stage.execute(output)
         self._computed = self._stages[0].computed
-        self.spoiled = sorted({page for stage in self._stages for page in stage.spoiled})
+        self.padded = sorted({page for stage in self._stages for page in stage.padded})
         for stage in self._stages[1:]:
             self._computed = {
                 r: self._deviating(r, computed, stage.computed[r])

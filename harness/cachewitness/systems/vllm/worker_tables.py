@@ -34,8 +34,8 @@ class WorkerTables:
         self.admitted: set[str] = set()
         self.copies: list[Move] = []
         """The copies of blocks that the last step begins with."""
-        self.spoiled: list[int] = []
-        """The pages that the last step writes for nobody."""
+        self.padded: list[int] = []
+        """The pages that padding of the last step is written into."""
 
     def update(self, output: Any) -> dict[str, int]:
         """Take in what a step tells the worker; return the position from which each request
