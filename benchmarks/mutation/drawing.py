@@ -10,7 +10,8 @@ from random import Random
 
 from benchmarks.mutation.mutants import Mutant
 from benchmarks.mutation.operators import changes, placed
-from benchmarks.mutation.source import Function, Place, SourceFile
+from benchmarks.mutation.source import Place, SourceFile
+from cachewitness._util.statements import Function
 
 
 def draw(files: Iterable[SourceFile], number: int, seed: int) -> list[Mutant]:

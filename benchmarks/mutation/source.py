@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+from cachewitness._util.statements import Function, blocks, first_line
+
 REACHED = "__a_mutated_statement_was_reached__"
 """What a mutated function calls in front of the statement that was changed."""
 
@@ -48,11 +49,6 @@ class SourceFile:
         }
 
 
-def first_line(node: Function) -> int:
-    """Return the line that a function's code object counts as its first."""
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-
-
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
@@ -77,12 +73,12 @@ def statement_at(function: Function, line: int, column: int) -> ast.stmt:
     `elif`, the `if` that it belongs to.
     """
     innermost = function.body[0]
-    blocks = [function.body]
-    while blocks:
-        for statement in blocks.pop():
+    inside = [function.body]
+    while inside:
+        for statement in inside.pop():
             if _holds(statement, line, column):
                 innermost = statement
-                blocks = _blocks(statement)
+                inside = _blocks(statement)
                 break
     return innermost
 
@@ -95,17 +91,11 @@ def _holds(statement: ast.stmt, line: int, column: int) -> bool:
 
 def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
     """Return the blocks inside a statement; that of an `elif` is looked into, as it is none."""
-    blocks = [
-        block
-        for name in ("body", "orelse", "finalbody")
-        if (block := getattr(statement, name, None))
-    ]
-    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-        blocks.append(part.body)
+    inside = [*blocks(statement)]
     if isinstance(statement, ast.If) and _is_elif(statement):
-        blocks.remove(statement.orelse)
-        blocks += _blocks(statement.orelse[0])
-    return blocks
+        inside.remove(statement.orelse)
+        inside += _blocks(statement.orelse[0])
+    return inside
 
 
 def _is_elif(statement: ast.If) -> bool:
@@ -120,8 +110,5 @@ def _is_elif(statement: ast.If) -> bool:
 def flagged(text: str, statement: ast.stmt) -> str:
     """Return a source with a call of `REACHED` in front of a statement, a line above it."""
     lines = text.splitlines(keepends=True)
-    above = min(
-        [statement.lineno, *(one.lineno for one in getattr(statement, "decorator_list", ()))]
-    )
-    lines.insert(above - 1, f"{' ' * statement.col_offset}{REACHED}()\n")
+    lines.insert(first_line(statement) - 1, f"{' ' * statement.col_offset}{REACHED}()\n")
     return "".join(lines)
