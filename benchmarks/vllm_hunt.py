@@ -45,7 +45,7 @@ ASKED_FOR = frozenset({"prompt_logprobs"})
 LARGE_ON = 2
 """On so many configurations the large scenarios come early: a fault that begins with a size need
 not show on every one."""
-LEAST, MOST = 30_000, 10
+LEAST, MOST = 45_000, 10
 """On a slow machine a hunt goes on for so many operations, within so many times its budget."""
 
 

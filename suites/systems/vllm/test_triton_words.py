@@ -91,6 +91,42 @@ def test_addresses_lead_into_the_tensors_that_they_are_of() -> None:
     assert one.tolist() == [3, 103]
 
 
+def in_words(target: Any, source: Any) -> None:
+    """Compute with one number alone: compare, negate, choose, shift, and go on with lanes."""
+    number = tl.load(source)
+    outside = ~((number >= 0) & (number < 4))
+    chosen = tl.where(outside, -number, number << 2)
+    lanes = (chosen + 1).to(tl.int64) + tl.arange(0, 2)
+    tl.store(target + tl.arange(0, 2), lanes, mask=tl.arange(0, 2) < tl.maximum(number, 1))
+
+
+@pytest.mark.parametrize(("number", "expected"), [(3, [13, 14]), (-5, [6, 0]), (7, [-6, -5])])
+def test_a_number_alone_computes_as_lanes_do(number: int, expected: list[int]) -> None:
+    import torch
+
+    target = torch.zeros(2, dtype=torch.int64)
+    launch(in_words, (1,), target, torch.tensor([number], dtype=torch.int32))
+    assert target.tolist() == expected
+
+
+def by_rows(target: Any, addresses: Any) -> None:
+    """Read two numbers behind each of two addresses, in rows, without a mask."""
+    places = tl.load(addresses + tl.arange(0, 2)).to(tl.pointer_type(tl.int32))
+    rows = tl.load(places[:, None] + tl.arange(0, 2)[None, :])
+    tl.store(target + 2 * tl.arange(0, 2)[:, None] + tl.arange(0, 2)[None, :], rows)
+
+
+def test_what_is_read_by_addresses_keeps_its_shape() -> None:
+    import torch
+
+    one = torch.tensor([3, 4], dtype=torch.int32)
+    other = torch.tensor([5, 6], dtype=torch.int32)
+    addresses = torch.tensor([one.data_ptr(), other.data_ptr()], dtype=torch.uint64)
+    target = torch.zeros(4, dtype=torch.int32)
+    launch(by_rows, (1,), target, addresses, known=[one, other])
+    assert target.tolist() == [3, 4, 5, 6]
+
+
 def far(target: Any, offset: Any) -> None:
     """Write somewhere."""
     tl.store(target + offset, 1)

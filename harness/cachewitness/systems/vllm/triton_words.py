@@ -2,10 +2,11 @@
 
 Without Triton vLLM leaves a kernel as the function that it was written as. Here such a function is
 launched over its grid, one program after another, and `tl` of its module is the few words of the
-language that vLLM's kernels of tables, states and tokens use. Numbers are arrays: a scalar is one
-of no dimension. Division is that of C, as in Triton. A pointer is a place in a tensor's storage, or
-an address that lies in one; a load or a store beyond every storage is a failure of the
-engine, where a device would read what lies there.
+language that vLLM's kernels of tables, states and tokens use. Numbers are arrays; a whole number
+alone is an int, whose arithmetic is several times as fast and does not wrap around. Division is
+that of C, as in Triton. A pointer is a place in a tensor's storage, or an address that lies in one;
+a load or a store beyond every storage is a failure of the engine, where a device would read what
+lies there.
 
 What the order of programs, of threads and of streams decides is not shown: everything runs in turn.
 What a masked load leaves open is 0.
@@ -48,6 +49,50 @@ class Numbers(numpy.ndarray):  # type: ignore[misc]
         return self - (self // other) * other
 
 
+class Scalar(int):
+    """A whole number that a program computes with; what it is compared with gives a bool of numpy,
+    so that `~` negates it.
+    """
+
+    def to(self, kind: Any) -> Any:
+        """Return the number as another type, or as a pointer to it."""
+        if isinstance(kind, PointerTo):
+            return kind.at(self)
+        return numbers(numpy.asarray(int(self)).astype(kind))
+
+    def __floordiv__(self, other: Any) -> Any:
+        """Divide, towards 0."""
+        if not isinstance(other, int):
+            return numpy.asarray(int(self)).view(Numbers) // other
+        whole = abs(int(self)) // abs(int(other))
+        return Scalar(whole if (self < 0) == (other < 0) else -whole)
+
+    def __mod__(self, other: Any) -> Any:
+        """Return what a division towards 0 leaves."""
+        return self - (self // other) * other
+
+
+def _give(name: str, made: Callable[[Any], Any]) -> None:
+    """Give scalars an operator of int, whose result is made into what programs compute with."""
+    of_int = getattr(int, name)
+
+    def compute(*operands: Any) -> Any:
+        result = of_int(*operands)
+        return result if result is NotImplemented else made(result)
+
+    setattr(Scalar, name, compute)
+
+
+for _name in ("add", "sub", "mul", "and", "or", "xor", "lshift", "rshift"):
+    _give(f"__{_name}__", Scalar)
+    _give(f"__r{_name}__", Scalar)
+for _name in ("neg", "invert", "abs"):
+    _give(f"__{_name}__", Scalar)
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _give(f"__{_name}__", numpy.bool_)
+Scalar.__hash__ = int.__hash__  # type: ignore[method-assign]
+
+
 class Place:
     """Places in a storage: an array of all of it, and how many elements further."""
 
@@ -76,7 +121,7 @@ class Place:
     @property
     def shape(self) -> tuple[int, ...]:
         """How many places there are, in which order."""
-        return tuple(numpy.shape(self.offset))
+        return () if isinstance(self.offset, int) else tuple(numpy.shape(self.offset))
 
     def read(self, mask: Any) -> Any:
         """Return what lies there, of those that the mask lets through."""
@@ -89,7 +134,11 @@ class Place:
     def _let_through(self, mask: Any) -> Any:
         """Return where in the storage. Raises EngineFailure for a place outside it."""
         offset = _lanes(self.offset, mask)
-        if offset.size and not 0 <= offset.min() <= offset.max() < self.array.size:
+        if isinstance(offset, int):
+            inside = 0 <= offset < self.array.size
+        else:
+            inside = not offset.size or 0 <= offset.min() <= offset.max() < self.array.size
+        if not inside:
             raise EngineFailure("engine-crashed", "had a kernel reach beyond a tensor")
         return offset
 
@@ -122,7 +171,8 @@ class Addresses:
     def read(self, mask: Any) -> Any:
         """Return what lies there, of those that the mask lets through."""
         addresses = _lanes(self._addresses, mask)
-        return numpy.array([place_at(one, self.kind).read(None) for one in addresses.flat])
+        read = [place_at(one, self.kind).read(None) for one in addresses.flat]
+        return numpy.array(read, self.kind).reshape(addresses.shape)
 
     def write(self, values: Any, mask: Any) -> None:
         """Put values there, where the mask lets them through."""
@@ -138,11 +188,11 @@ class PointerTo(NamedTuple):
 
     kind: Any
 
-    def at(self, addresses: Numbers) -> Place | Addresses:
+    def at(self, addresses: Numbers | Scalar) -> Place | Addresses:
         """Return pointers of this type for addresses."""
-        if addresses.ndim:
-            return Addresses(addresses, self.kind)
-        return place_at(addresses, self.kind)
+        if isinstance(addresses, int):
+            return place_at(addresses, self.kind)
+        return Addresses(addresses, self.kind)
 
 
 class Memory:
@@ -170,13 +220,20 @@ _MEMORIES = WeakSet[Memory]()
 def place_at(address: Any, kind: Any) -> Place:
     """Return where an address lies, or ends. Raises EngineFailure for one in no storage."""
     address = int(address)
+    for memory in _MEMORIES:
+        if address in memory.storages:
+            return Place(_typed(memory.storages[address], kind), 0)
     for further in (0, 1):
         for memory in _MEMORIES:
             for start, data in memory.storages.items():
                 if start <= address < start + data.size + further:
-                    typed = data[: data.size // kind.itemsize * kind.itemsize].view(kind)
-                    return Place(typed, (address - start) // kind.itemsize)
+                    return Place(_typed(data, kind), (address - start) // kind.itemsize)
     raise EngineFailure("engine-crashed", "had a kernel reach an address that is no tensor's")
+
+
+def _typed(data: Any, kind: Any) -> Any:
+    """Return the elements of a type that lie whole in these bytes."""
+    return data[: data.size // kind.itemsize * kind.itemsize].view(kind)
 
 
 class Kernel:
@@ -245,12 +302,13 @@ def place_of(tensor: Any) -> Place:
     return Place(whole.numpy(), tensor.storage_offset())
 
 
-def numbers(value: Any) -> Numbers:
+def numbers(value: Any) -> Any:
     """Return numbers for a value: as they are, and addresses as signed ones."""
     array = numpy.asarray(value)
     signed = array.view(numpy.int64) if array.dtype == numpy.uint64 else array
-    found: Numbers = signed.view(Numbers)
-    return found
+    if not signed.ndim and signed.dtype.kind in "iu":
+        return Scalar(signed)
+    return signed.view(Numbers)
 
 
 class _Language(SimpleNamespace):
@@ -269,32 +327,36 @@ class _Language(SimpleNamespace):
         self.program: tuple[int, ...] = (0, 0, 0)
         self._sizes = sizes
 
-    def program_id(self, axis: int) -> Numbers:
+    def program_id(self, axis: int) -> Scalar:
         """Which program this is."""
-        return numbers(numpy.int32(self.program[axis]))
+        return Scalar(self.program[axis])
 
     def num_programs(self, axis: int) -> int:
         """How many there are."""
         return self._sizes[axis]
 
     @staticmethod
-    def arange(start: int, stop: int) -> Numbers:
+    def arange(start: int, stop: int) -> Any:
         """Return the numbers from start to stop."""
         return numbers(numpy.arange(start, stop, dtype=numpy.int32))
 
     @staticmethod
-    def where(condition: Any, one: Any, other: Any) -> Numbers:
+    def where(condition: Any, one: Any, other: Any) -> Any:
         """Choose, lane by lane."""
         return numbers(numpy.where(condition, one, other))
 
     @staticmethod
-    def maximum(one: Any, other: Any) -> Numbers:
+    def maximum(one: Any, other: Any) -> Any:
         """Return the larger, lane by lane."""
+        if isinstance(one, int) and isinstance(other, int):
+            return Scalar(max(one, other))
         return numbers(numpy.maximum(one, other))
 
     @staticmethod
-    def minimum(one: Any, other: Any) -> Numbers:
+    def minimum(one: Any, other: Any) -> Any:
         """Return the smaller, lane by lane."""
+        if isinstance(one, int) and isinstance(other, int):
+            return Scalar(min(one, other))
         return numbers(numpy.minimum(one, other))
 
     @staticmethod
@@ -318,9 +380,9 @@ class _Language(SimpleNamespace):
         return PointerTo(kind)
 
     @staticmethod
-    def load(pointer: Place | Addresses, mask: Any = None, other: Any = 0) -> Numbers:
+    def load(pointer: Place | Addresses, mask: Any = None, other: Any = 0) -> Any:
         """Return what lies there."""
-        if mask is None or mask is True:
+        if _lets_all(mask, pointer):
             return numbers(pointer.read(None))
         let = numpy.asarray(mask)
         loaded = numpy.full(
@@ -334,7 +396,7 @@ class _Language(SimpleNamespace):
     def store(pointer: Place | Addresses, value: Any, mask: Any = None) -> None:
         """Put a value there."""
         values = numpy.asarray(value)
-        if mask is None or mask is True:
+        if _lets_all(mask, pointer):
             pointer.write(values, None)
             return
         let = numpy.asarray(mask)
@@ -342,7 +404,17 @@ class _Language(SimpleNamespace):
         pointer.write(_lanes(values, let) if values.ndim else values, let)
 
 
+def _lets_all(mask: Any, pointer: Place | Addresses) -> bool:
+    """Whether a mask lets through every place that a pointer has."""
+    if mask is None:
+        return True
+    let = numpy.asarray(mask)
+    return bool(let.all()) and let.shape in ((), pointer.shape)
+
+
 def _lanes(places: Any, mask: Any) -> Any:
     """Return those of an array that a mask lets through; None lets all through."""
+    if mask is None:
+        return places if isinstance(places, numpy.ndarray) else int(places)
     array = numpy.asarray(places)
-    return array if mask is None else numpy.broadcast_to(array, mask.shape)[mask]
+    return (array if array.shape == mask.shape else numpy.broadcast_to(array, mask.shape))[mask]
