@@ -78,7 +78,7 @@ def odd(answer: Answer) -> bool:
     return answer.tokens[0] % 2 > 0
 
 
-def run(spec: EngineSpec, *stories: str) -> Report:
+def run(spec: EngineSpec, *stories: str, ceiling: bool = False, seed: int = 0) -> Report:
     def traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
         return (write(configuration.shape(level), name, seed) for name in stories)
 
@@ -86,9 +86,9 @@ def run(spec: EngineSpec, *stories: str) -> Report:
         next(suite for suite in SUITES if suite.name == "answers"),
         traces=traces,
         spread=0,
-        ceiling=False,
+        ceiling=ceiling,
     )
-    return Runner(spec, [CONFIGURATION]).run([suite])
+    return Runner(spec, [CONFIGURATION], seed=seed).run([suite])
 
 
 def test_a_story_of_which_nothing_was_asked_does_not_pass() -> None:
@@ -132,3 +132,12 @@ def test_a_trace_of_which_nothing_was_asked_does_not_pass_when_it_is_replayed(
         == code
     )
     assert [line.partition(" of ")[0] for line in reasons(result)] == ["none"] * bool(code)
+
+
+def test_a_random_trace_need_not_go_on_behind_an_answer() -> None:
+    """Nobody wrote it for that; a run in which nobody else does is no pass."""
+    alone = run(terse(odd), "replays", ceiling=True, seed=3)
+    assert (alone.exit_code, alone.activity.continued, alone.activity.left_out) == (5, 0, 1)
+    report = run(terse(odd), "answered-prompts", ceiling=True, seed=3)
+    assert (report.exit_code, report.vacuous) == (0, [])
+    assert report.activity.continued and report.activity.left_out > 1

@@ -5,6 +5,7 @@ campaign draws larger traces now and then.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from cachewitness.cli.suites import SUITES
 from cachewitness.core.driving import drive
 from cachewitness.core.result import EXIT_PASS, Activity, Largest
-from cachewitness.core.trace_format import Level, Submit, Trace, length_of
+from cachewitness.core.trace_format import Abort, Level, Submit, Trace, length_of
 from cachewitness.engines import policy as policies
 from cachewitness.engines.faults import all_mutants
 from cachewitness.engines.registry import parse
@@ -28,6 +29,7 @@ from cachewitness.systems.sample.server import Request, Server
 from cachewitness.workloads import layouts
 from cachewitness.workloads.answer_large import LARGE_STORIES
 from cachewitness.workloads.answer_stories import write
+from cachewitness.workloads.avoided import AVOID
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.near_misses import SentPrompt, near_miss
 from cachewitness.workloads.prompts import ADAPTERS, NEAR_ADAPTERS
@@ -180,6 +182,17 @@ def test_engines_that_only_answer_get_each_large_story_once(full: bool) -> None:
         for trace in suite_at("answers").large_traces(one, place, len(configurations), full=full)
     ]
     assert names == [one.name for one in LARGE_STORIES if full or not one.full_alone]
+
+
+@pytest.mark.large
+def test_a_large_story_is_without_what_its_configuration_avoids() -> None:
+    """`avoid` is no option of an engine, which would refuse it."""
+    configuration = replace(sample.configurations()[0], options={AVOID: "aborts+company"})
+    traces = list(suite_at("answers").large_traces(configuration, 0, 1))
+    assert traces
+    for trace in traces:
+        assert AVOID not in trace.header.options
+        assert not any(isinstance(op, Abort) for op in trace.ops)
 
 
 def test_the_largest_values_of_runs_are_not_added_up() -> None:

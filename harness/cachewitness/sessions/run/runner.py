@@ -35,7 +35,7 @@ from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Repor
 from cachewitness.sessions.change.entered_map import Configured
 from cachewitness.sessions.change.measured import Measured
 from cachewitness.sessions.run import choice as choices
-from cachewitness.sessions.run.ceiling import ceiling
+from cachewitness.sessions.run.ceiling import RANDOM, ceiling
 from cachewitness.sessions.run.choice import Choice, Chosen
 from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.progress import RunProgress
@@ -657,7 +657,8 @@ class Runner:
         assert trace is not None
         name = f"{suite.name}:{trace.header.name}@{stream.name}"
         self.choice.ran.add(name)
-        if result.activity.unexercised and not suite.endless and not stream.control:
+        drawn = suite.endless or trace.header.name == RANDOM
+        if result.activity.unexercised and not drawn and not stream.control:
             self.changed.append(f"{name}: {result.activity.unexercised}")
         self.expected.admit(name, result.tallies)
         weighed = self.expected.weigh(name, result.findings, self._known_of(stream))

@@ -128,7 +128,7 @@ class Suite:
         for number, scenario in enumerate(self.large):
             taken = full or not scenario.full_alone
             if number * places // len(self.large) == place and taken and scenario.applies(shape):
-                yield scenario.trace(shape)
+                yield as_configured(scenario.trace(shape))
 
 
 def scenario_traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
