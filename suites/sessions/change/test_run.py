@@ -197,7 +197,7 @@ def test_what_enters_a_change_is_run_first(monkeypatch: pytest.MonkeyPatch) -> N
     """Its suite in front of the others, and in the suite its configuration; all else is run
     behind it, and nothing twice.
     """
-    monkeypatch.setattr("cachewitness.sessions.run.runner.random_traces", lambda *_, **__: 2)
+    monkeypatch.setattr("cachewitness.sessions.run.streams.random_traces", lambda *_, **__: 2)
     in_order()
     usual = list(order)
     in_order(Configured("scheduler-random", "full-swa"))
@@ -210,7 +210,7 @@ def test_other_engines_are_run_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """What enters a change with other options of the engine's name has them in its id, and in the
     command that shows its failure again.
     """
-    monkeypatch.setattr("cachewitness.sessions.run.runner.random_traces", lambda *_, **__: 2)
+    monkeypatch.setattr("cachewitness.sessions.run.streams.random_traces", lambda *_, **__: 2)
     fault = {"mutant": "hit-is-maximum-over-groups"}
     runner = in_order(Configured("random", "full-mamba", {}, fault))
     beside = "random@full-mamba/mutant=hit-is-maximum-over-groups"

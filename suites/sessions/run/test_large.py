@@ -22,7 +22,9 @@ from cachewitness.report.terminal import covered, reached
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.sessions.mutants.hunt import killed
+from cachewitness.sessions.run.choice import Choice
 from cachewitness.sessions.run.runner import Runner
+from cachewitness.sessions.run.streams import Streams
 from cachewitness.sessions.run.suites import Suite
 from cachewitness.systems.sample import engine as sample
 from cachewitness.systems.sample.server import Request, Server
@@ -102,19 +104,20 @@ def test_one_layout_gets_all_of_them_and_the_covered_line_says_how_far_they_reac
     )
 
 
+def skip(what: str, why: str) -> None:
+    """Take no note of what is left out."""
+
+
 @pytest.mark.large
 def test_an_engine_that_computes_leaves_them_to_a_full_run() -> None:
     (suite,) = [suite for suite in SUITES if suite.name == "scheduler"]
     configuration = Configuration(layouts.load("full"))
-    count = {
-        full: sum(
-            1
-            for _ in Runner(parse("toy"), [configuration], full=full)._large_traces(
-                suite, configuration, 0, 1
-            )
+    count = {}
+    for full in (False, True):
+        streams = Streams(
+            parse("toy"), [configuration], 0, "vllm", full, False, False, Choice(), None, skip
         )
-        for full in (False, True)
-    }
+        count[full] = sum(1 for _ in streams.large_traces(suite, configuration, 0, 1))
     assert count == {False: 0, True: len(LARGE)}
 
 
