@@ -23,7 +23,7 @@ cd "$work"
 HOME=$work HF_HUB_OFFLINE=1 PYTHONPATH=$here/lib "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
 from importlib.metadata import version
 
-from vllm_mlx_scheduler import ask, scheduler, words
+from mlx_scheduler import ask, scheduler, words
 
 LENGTH = 8
 greeting, document, question, other = words(1, 150), words(2, 1000), words(3, 20), words(5, 20)

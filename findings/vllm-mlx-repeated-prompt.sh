@@ -25,7 +25,7 @@ cd "$work"
 HOME=$work HF_HUB_OFFLINE=1 PYTHONPATH=$here/lib "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
 from importlib.metadata import version
 
-from vllm_mlx_scheduler import VOCABULARY, ask, scheduler, words
+from mlx_scheduler import VOCABULARY, ask, scheduler, words
 
 LENGTH = 8
 CACHES = {"default": {}, "--no-memory-aware-cache": {"use_memory_aware_cache": False}, "--use-paged-cache": {"use_paged_cache": True}}

@@ -1,9 +1,10 @@
-"""vllm-mlx's scheduler with a small Llama of mlx-lm with random weights; imported by the scripts
-that need one.
+"""The scheduler of vllm-mlx or of rapid-mlx, which was made from it, with a small Llama of mlx-lm
+with random weights; imported by the scripts that need one.
 
-It needs vllm-mlx, mlx-lm and mlx, and gives `scheduler`, `ask` and `words`.
+It needs one of the two, mlx-lm and mlx, and gives `scheduler`, `ask` and `words`.
 """
 
+import importlib.util
 import itertools
 import logging
 import random
@@ -11,10 +12,11 @@ import random
 import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.models import llama
-from vllm_mlx.request import Request, SamplingParams
-from vllm_mlx.scheduler import Scheduler, SchedulerConfig
 
 logging.disable(logging.WARNING)
+package = "vllm_mlx" if importlib.util.find_spec("vllm_mlx") else "rapid_mlx"
+requests = importlib.import_module(f"{package}.request")
+schedulers = importlib.import_module(f"{package}.scheduler")
 VOCABULARY = 200
 names = itertools.count()
 read = 0  # tokens that the model has been given
@@ -67,13 +69,16 @@ model.update(
 
 def scheduler(**options):
     """Return a new scheduler, whose prefix cache is empty, with these options of its configuration."""  # noqa: E501
-    return Scheduler(model, Words(), SchedulerConfig(cache_memory_mb=200, **options))
+    return schedulers.Scheduler(
+        model, Words(), schedulers.SchedulerConfig(cache_memory_mb=200, **options)
+    )
 
 
 def ask(engine, prompt, length):
     """Return (the tokens of the prompt that the model read, the greedy answer of so many tokens)."""  # noqa: E501
-    before, greedy = read, SamplingParams(max_tokens=length, temperature=0.0)
-    engine.add_request(Request(f"request {next(names)}", list(prompt), greedy))
+    before = read
+    greedy = requests.SamplingParams(max_tokens=length, temperature=0.0)
+    engine.add_request(requests.Request(f"request {next(names)}", list(prompt), greedy))
     while engine.has_requests():
         for output in engine.step().outputs:
             answer = output.output_token_ids
