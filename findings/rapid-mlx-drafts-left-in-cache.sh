@@ -6,8 +6,8 @@
 #             one by one behind it. Where an answer ends at a guess, the guesses behind it are taken out of the cache, since they would "poison
 #             prefix-cache reuse" (scheduler.py, `_suffix_next`). Where it ends at the token in front of the guesses, they stay: the cache
 #             goes to the prefix cache under the tokens of prompt and answer, and has up to eight more. Each answer is right; the next turn
-#             resumes and is wrong. Which `max_tokens` it hits depends on how many guesses were right before: here 1, 4 and every ninth. An
-#             answer of one token, as one asks to warm a prefix, is among them. By the source a stop token in that place does the same.
+#             resumes and is wrong. Which answers it hits depends on how many guesses were right before: here those of 1, 4 and every ninth
+#             length, be it `max_tokens` or a stop token that ends them. An answer of one token, as one asks to warm a prefix, is among them.
 # Who         Conversations and agents with suffix decoding, which is for texts that repeat; whoever warms a prefix. A test of the two options,
 #             each without the other, shows nothing.
 # Documented  No.
@@ -44,19 +44,20 @@ def text(seed, length):
 
 mlx_scheduler.model.__class__ = Counting
 DRAFTS, UNCACHED = {"enable_suffix_decoding": True}, {"enable_prefix_cache": False}
-CASES = {"prefix cache alone": {}, "suffix decoding alone": DRAFTS | UNCACHED, "both": DRAFTS}
+CASES = {"prefix cache alone": {}, "suffix decoding alone": DRAFTS | UNCACHED, "both": DRAFTS, "both, ended by a token": DRAFTS}
 LENGTHS = range(1, 31)
 prompt = [*text(1, 60), *range(60), *text(2, 20), 5, 6]
 
 
-def wrong(options):
+def wrong(name, options):
     """Return the lengths of answer that are wrong, and those behind which the next turn's answer is."""
     first, second = [], []
     for length in LENGTHS:
         right = ask(scheduler(**UNCACHED), prompt, length)[1]
         turn = prompt + right + text(3, 10)
         engine = scheduler(**options)
-        if ask(engine, prompt, length)[1] != right:
+        limits = (2 * length, [right[-1]]) if "ended" in name else (length,)
+        if ask(engine, prompt, *limits)[1] != right:
             first.append(length)
         if ask(engine, turn, 4)[1] != ask(scheduler(**UNCACHED), turn, 4)[1]:
             second.append(length)
@@ -65,11 +66,11 @@ def wrong(options):
 
 print("rapid-mlx", version("rapid-mlx"), "mlx-lm", version("mlx-lm"), "mlx", version("mlx"))
 print(f"expected: answers of {LENGTHS[0]} to {LENGTHS[-1]} tokens, and those of the turns behind them, are what they are without either\n")
-print("                        wrong answers   max_tokens behind which the next turn's answer is wrong")
-seen = {name: wrong(options) for name, options in CASES.items()}
+print("                        wrong answers   lengths behind which the next turn's answer is wrong")
+seen = {name: wrong(name, options) for name, options in CASES.items()}
 for name, (first, second) in seen.items():
     print(f"{name:24}{len(first):<16}{', '.join(map(str, second)) or 'none'}")
-if any(seen[name] != ([], []) for name in list(CASES)[:2]) or seen["both"] != ([], [1, 4, 9, 18, 27]):
+if any(seen[name] != ([], []) for name in list(CASES)[:2]) or any(seen[name] != ([], [1, 4, 9, 18, 27]) for name in list(CASES)[2:]):
     raise SystemExit(f"changed: {seen}")
 print("\nseen: where an answer ends in front of guesses, the cached text goes on with them")
 PYTHON

@@ -74,15 +74,15 @@ def scheduler(**options):
     )
 
 
-def ask(engine, prompt, length):
-    """Return (the tokens of the prompt that the model read, the greedy answer of so many tokens)."""  # noqa: E501
+def ask(engine, prompt, length, stop=()):
+    """Return (the tokens of the prompt that the model read, the greedy answer of at most so many tokens, ended by those of `stop`)."""  # noqa: E501
     before = read
-    greedy = requests.SamplingParams(max_tokens=length, temperature=0.0)
+    greedy = requests.SamplingParams(max_tokens=length, temperature=0.0, stop_token_ids=list(stop))
     engine.add_request(requests.Request(f"request {next(names)}", list(prompt), greedy))
     while engine.has_requests():
         for output in engine.step().outputs:
             answer = output.output_token_ids
-    return read - before - length, list(answer)
+    return read - before - len(answer), list(answer)
 
 
 def words(seed, count):
