@@ -132,7 +132,14 @@ class BlockTableDiff:
                 Acquire(step=self.step, pool=self._pools[group], group=group, pages=taken, holder=r)
             )
         if further is not None:
-            moves += further()
+            others = further()
+            moves += others
+            touched += [
+                (event.pool, page)
+                for event in others
+                if isinstance(event, Acquire | Release)
+                for page in event.pages
+            ]
         self.events += self._accounts.around(call, moves, touched)
 
     def account(self, moves: list[Event], *, served: str = "") -> None:

@@ -1,0 +1,1 @@
+"""The installed lmdeploy's own scheduler and paging of its PyTorch engine, driven in process."""

@@ -1,0 +1,43 @@
+"""The configurations that lmdeploy's scheduler is run on: each kind of group, and limits that are
+met often.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachewitness.core.trace_format import GroupSpec, Layout
+from cachewitness.workloads.configurations import Configuration
+
+SOURCE = "lmdeploy 0.18.0, pytorch/paging"
+
+
+def configurations() -> list[Configuration]:
+    """Return them."""
+    return [
+        _of("lmdeploy-full", "full attention, blocks of 16", GroupSpec("full", 16)),
+        _of(
+            "lmdeploy-state",
+            "a state at the end of each prompt or chunk, blocks of 16",
+            GroupSpec("full", 16),
+            GroupSpec("recurrent", 16),
+            max_prefill_token_num=48,
+        ),
+        _of(
+            "lmdeploy-answer-state",
+            "as well one of every 32 tokens of an answer",
+            GroupSpec("full", 16),
+            GroupSpec("recurrent", 16),
+            decode_state_interval=32,
+        ),
+        _of(
+            "lmdeploy-window",
+            "a sliding window, blocks of 16, which lmdeploy does not cache",
+            GroupSpec("sliding", 16, window=40),
+            max_prefill_token_num=48,
+        ),
+    ]
+
+
+def _of(name: str, story: str, *groups: GroupSpec, **options: Any) -> Configuration:
+    return Configuration(Layout(name, list(groups), story=story, source=SOURCE), options)
