@@ -57,6 +57,7 @@ CASES = {
     ("mlx-lm", "0.320.0"): (),
     ("openvino-genai", "2026.4.0.0-3124"): ("openvino-genai-2026.4.txt",),
     ("sglang", "0.5.23"): ("sglang-0.5.txt",),
+    ("lmdeploy", "0.18.0"): ("lmdeploy-0.18.txt",),
     ("transformers:model=jamba", "5.24.0"): ("transformers-5.24.txt",),
     ("transformers:model=mamba", "5.23.1"): ("transformers-5.23.txt",),
     ("transformers:model=jamba,feed=tokens", "5.24.0"): (),

@@ -1,5 +1,5 @@
-"""The real SGLang, LMCache and transformers that tests run on, and what skips a test without them
-(that of vLLM is in `suites.support.real_vllm`).
+"""The real SGLang, lmdeploy, LMCache and transformers that tests run on, and what skips a test
+without them (that of vLLM is in `suites.support.real_vllm`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ needs_sglang = pytest.mark.skipif(
     reason=(
         "needs sglang, or CACHEWITNESS_SGLANG_SOURCE to name the folder of an unpacked wheel;"
         " ci/stage_sglang.sh has it"
+    ),
+)
+LMDEPLOY_SOURCE = os.environ.get("CACHEWITNESS_LMDEPLOY_SOURCE", "")
+needs_lmdeploy = pytest.mark.skipif(
+    not (LMDEPLOY_SOURCE or find_spec("lmdeploy")) or find_spec("torch") is None,
+    reason=(
+        "needs lmdeploy, or CACHEWITNESS_LMDEPLOY_SOURCE to name the folder of an unpacked wheel;"
+        " ci/stage_lmdeploy.sh has it"
     ),
 )
 needs_lmcache = pytest.mark.skipif(

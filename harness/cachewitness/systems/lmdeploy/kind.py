@@ -21,6 +21,7 @@ from cachewitness.core.trace_format import Step
 from cachewitness.engines.adapter import Asked
 from cachewitness.engines.answering import chosen
 from cachewitness.engines.driver import InFlight
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.lmdeploy.build import build
 from cachewitness.systems.lmdeploy.configurations import configurations
 from cachewitness.systems.lmdeploy.declared import describe
@@ -86,6 +87,7 @@ ENGINE = EngineKind(
     replays=False,
     process=OwnProcess(),
     written_for=WrittenFor("lmdeploy", "lmdeploy", KNOWN, KNOWN),
+    known=KnownFindings(by_release({"0.18": "lmdeploy-0.18.txt"})),
     options={
         "source": "a folder that holds `lmdeploy`: a wheel unpacked",
         "caching": ("on (default), or off: nothing is kept, as with `enable_prefix_caching=False`"),
