@@ -43,7 +43,7 @@ KEPT_BACK = PRESSURE | {"key-owed", "lost-replay-boundary", "lost-hit"}
 LISTED = {
     "lmdeploy-full": PRESSURE | {"aliased-write", "stale-hit"},
     "lmdeploy-state": KEPT_BACK,
-    "lmdeploy-answer-state": KEPT_BACK | {"fabricated-snapshot"},
+    "lmdeploy-answer-state": KEPT_BACK | {"fabricated-snapshot", "state-position-skew"},
     "lmdeploy-window": set[str](),
 }
 """What fixtures/expected/lmdeploy-0.18.txt lists, by layout."""
