@@ -338,7 +338,9 @@ def parse(text: str) -> EngineSpec:
     name, _, rest = text.partition(":")
     known = plugins.registered(GROUP)
     if name not in known:
-        raise UsageError(f"--engine: no engine is called {name!r}{nearest(name, known)}")
+        raise UsageError(
+            f"--engine: no engine is called {name!r}{nearest(name, known, 'ls engines')}"
+        )
     kind = _loaded(known[name])
     options: dict[str, str] = {}
     for part in filter(None, _options(rest)):
