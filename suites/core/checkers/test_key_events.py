@@ -116,6 +116,16 @@ def test_identity_is_told_with_the_tokens() -> None:
         ], identity
 
 
+def test_the_line_says_of_what_identity_an_event_is_wrong() -> None:
+    """A list of known findings tells one mistake from another by it; what is named is in the
+    sentence.
+    """
+    prompt = HEADER + A.replace("x:9", "x:9 media=5+2:cat")
+    (finding,) = judged(prompt + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\n")[0]
+    assert finding.line.endswith("; it names other multimodal items than the block")
+    assert "[], not [('cat', 1)]" in finding.sentence
+
+
 def test_two_tenants_with_the_same_tokens_in_one_step() -> None:
     """Each event is of its own tenant's key, whichever comes first."""
     text = (

@@ -166,7 +166,8 @@ class KeyEventsTrue(Checker):
             wrong = self._stored_anew(ledger, group, event)
         if wrong:
             self._misled = True
-            yield _finding_of(event, "false-key-event", _stored(event), wrong)
+            brief = wrong.partition(":")[0]
+            yield _finding_of(event, "false-key-event", _stored(event), wrong, brief)
 
     def _stored_anew(self, ledger: Ledger, group: int, event: KvStored) -> str:
         """Find the key of each block of an event, and take it into the routers' view; return

@@ -188,7 +188,7 @@ class UnreportedKey:
         return (
             ""
             if named == items
-            else f"it names the multimodal items {named} in a block that has {items}"
+            else f"it names other multimodal items than the block: {named}, not {items}"
         )
 
 
