@@ -9,20 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cache=${CACHEWITNESS_LMDEPLOY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/lmdeploy}
-torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
-torch=torch==2.13.0
-
-# The environment is named after what is in it; `.ready` says that it was finished.
-venv=$cache/venv-$({ echo "$torch"; cat ci/lmdeploy_requirements.txt; } | sha256sum | cut -c1-12)
-if [[ ! -e $venv/.ready ]]; then
-    rm -rf "$venv"
-    "${PYTHON:-python3.11}" -m venv "$venv"
-    index=()
-    [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
-    "$venv/bin/python" -m pip install --quiet "${index[@]}" "$torch"
-    "$venv/bin/python" -m pip install --quiet --no-deps -r ci/lmdeploy_requirements.txt
-    touch "$venv/.ready"
-fi
+venv=$(ci/pinned_venv.sh "$cache" ci/lmdeploy_requirements.txt)
 "$venv/bin/python" -m pip install --quiet -e '.[dev]' -c ci/constraints.txt
 
 status=0

@@ -17,6 +17,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck source=lib/lmdeploy.sh
 source "$lib/lmdeploy.sh"
+lmdeploy_scheduler "$work" lmdeploy==0.18.0
+cd "$work"
+export HOME=$work PYTHONPATH=$lib
 "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
 from lmdeploy_paging import Engine, enter
 

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from cachewitness import machines
+from cachewitness.engines.pinned_package import PinnedPackage
 from cachewitness.systems.sglang.build import Built, build
 from cachewitness.systems.sglang.options import PoolSizes
-from cachewitness.systems.sglang.source import PATCHES, Source, load
+from cachewitness.systems.sglang.source import PATCHES, load
 from suites.support.block_pools import killed, passes
 from suites.support.real_engines import SGLANG_SOURCE as SOURCE
 from suites.support.real_engines import needs_sglang
@@ -173,7 +174,7 @@ class Sorted(Tokens):
     def make(self, size: int) -> None:
         import torch
 
-        source: Source = load(SOURCE)
+        source: PinnedPackage = load(SOURCE)
         pages = {"page_size": self.page} if self.page > 1 else {}
         self.pool = source.part(f"mem_cache.allocator.{self.module}", self.kind)(
             size * self.page, **pages, dtype=torch.float16, device="cpu", kvcache=None,

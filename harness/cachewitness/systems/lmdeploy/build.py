@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from cachewitness.engines.pinned_package import PinnedPackage
 from cachewitness.systems.lmdeploy.options import Asked
-from cachewitness.systems.lmdeploy.source import Source
 
 STATE_SHAPE = [((1,), "float32")]
 """Any shape: its being there tells lmdeploy that the model has recurrent states."""
@@ -35,7 +35,7 @@ class Built:
     caching: bool
 
 
-def build(source: Source, asked: Asked, *, caching: bool = True) -> Built:
+def build(source: PinnedPackage, asked: Asked, *, caching: bool = True) -> Built:
     """Return lmdeploy's scheduler for what a trace asks, all its pools empty; without `caching` as
     with `enable_prefix_caching=False`, which is lmdeploy's default.
     """
@@ -73,7 +73,7 @@ def build(source: Source, asked: Asked, *, caching: bool = True) -> Built:
     )
 
 
-def _maker(source: Source, asked: Asked, scheduler: Any, cache_config: Any) -> Any:
+def _maker(source: PinnedPackage, asked: Asked, scheduler: Any, cache_config: Any) -> Any:
     config = source.part("engine.inputs_maker", "InputsMakerConfig")(
         max_batches=asked.max_batches,
         max_prefill_token_num=asked.max_prefill_token_num,

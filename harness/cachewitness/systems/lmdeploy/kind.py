@@ -73,7 +73,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     asked = read(header)
     source = load(options.get("source", ""))
     built = build(source, asked, caching=caching)
-    described = describe(header, asked, source.version, caching=built.caching)
+    described = describe(header, asked, source.release, caching=built.caching)
     return LmdeployEngine(described, LmdeployScheduler(source, built))
 
 

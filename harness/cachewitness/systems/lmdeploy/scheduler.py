@@ -30,9 +30,9 @@ from cachewitness.core.trace_format import Step, Submit
 from cachewitness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
 from cachewitness.engines.driver import Client
+from cachewitness.engines.pinned_package import PinnedPackage
 from cachewitness.systems.lmdeploy.build import Built
 from cachewitness.systems.lmdeploy.observed import ATTENTION, RECURRENT, Shown
-from cachewitness.systems.lmdeploy.source import Source
 
 
 class Forward(msgspec.Struct):
@@ -51,7 +51,7 @@ class LmdeployScheduler(Adapter):
     samples = True
     depth = 1
 
-    def __init__(self, source: Source, built: Built) -> None:
+    def __init__(self, source: PinnedPackage, built: Built) -> None:
         self.source = source
         self.scheduler = built.scheduler
         self.maker = built.maker

@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import logging
-import re
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from cachewitness import EngineMissing, UsageError
+from cachewitness.engines.pinned_package import PinnedPackage
 from cachewitness.engines.source_patch import Patches
 
 KNOWN = "0.18.0"
 """The release that this adapter was written for."""
-MADE_BY = "ci/stage_lmdeploy.sh"
-"""Makes an environment with that release and what its scheduler imports."""
-NEEDED = ("torch", "numpy", "pydantic", "psutil")
+PACKAGE = PinnedPackage(
+    title="lmdeploy",
+    name="lmdeploy",
+    driven="its scheduler",
+    parts="pytorch",
+    folder="pytorch/paging",
+    version_file="version.py",
+    release=KNOWN,
+    made_by="ci/stage_lmdeploy.sh",
+    needed=("torch", "numpy", "pydantic", "psutil"),
+)
 BARE = (
     "lmdeploy",
     "lmdeploy.pytorch",
@@ -46,54 +49,14 @@ PATCHES = Patches("lmdeploy.pytorch")
 """What is planted into the engine that is open."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """One lmdeploy whose scheduler was imported."""
-
-    version: str
-
-    def part(self, module: str, name: str) -> Any:
-        """Return something defined in `lmdeploy.pytorch.<module>`. Raises UsageError naming it if
-        this lmdeploy has no such thing.
-        """
-        try:
-            return getattr(importlib.import_module(f"lmdeploy.pytorch.{module}"), name)
-        except (ImportError, AttributeError):
-            raise UsageError(
-                f"lmdeploy {self.version}: lmdeploy.pytorch.{module} has no {name}; this adapter"
-                f" knows {KNOWN}"
-            ) from None
-
-
 @functools.cache
-def load(path: str = "") -> Source:
-    """Import lmdeploy's scheduler, from the folder `path` if one is given, and return it.
+def load(path: str = "") -> PinnedPackage:
+    """Import lmdeploy's scheduler, from the folder `path` if one is given, and return its package.
 
-    Raises EngineMissing if something must be installed first, UsageError for a folder without
-    lmdeploy, for a release that the adapter was not written for, and for a process that has
-    imported another lmdeploy.
+    Raises EngineMissing and UsageError as `PinnedPackage.find` does, and EngineMissing if it cannot
+    be imported.
     """
-    root = _root(path)
-    version = _version(root)
-    if version != KNOWN:
-        raise UsageError(
-            f"lmdeploy {version}: its scheduler is driven in release {KNOWN} alone; install"
-            f" lmdeploy=={KNOWN}"
-        )
-    if "lmdeploy" in sys.modules:
-        raise UsageError(
-            "--engine lmdeploy: this process has imported lmdeploy already; use one process for"
-            " each"
-        )
-    for name in NEEDED:
-        if importlib.util.find_spec(name) is None:
-            raise EngineMissing(
-                f"lmdeploy needs the package {name}; {MADE_BY} installs what it needs", MADE_BY
-            )
-    return _imported(root, version)
-
-
-def _imported(root: Path, version: str) -> Source:
+    root = PACKAGE.find(path)
     others = {name: sys.modules.get(name) for name in STAND_INS}
     for name in BARE:
         _put(name).__path__ = [str(root.joinpath(*name.split(".")))]
@@ -104,14 +67,11 @@ def _imported(root: Path, version: str) -> Source:
         for name in REAL:
             importlib.import_module(f"lmdeploy.pytorch.{name}")
     except (ImportError, AttributeError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise EngineMissing(
-            f"lmdeploy {version} cannot be imported from {root}: {reason}", MADE_BY
-        ) from None
+        raise PACKAGE.missing(root, error) from None
     finally:
         _put_back("transformers", others["transformers"])
     logging.getLogger("lmdeploy").setLevel(logging.ERROR)
-    return Source(version)
+    return PACKAGE
 
 
 def _put(name: str) -> ModuleType:
@@ -129,30 +89,3 @@ def _put_back(name: str, module: ModuleType | None) -> None:
         del sys.modules[name]
     else:
         sys.modules[name] = module
-
-
-def _root(path: str) -> Path:
-    if path:
-        root = Path(path).expanduser().resolve()
-        if not (root / "lmdeploy" / "pytorch" / "paging").is_dir():
-            raise UsageError(
-                f"--engine lmdeploy:source={path}: no lmdeploy/pytorch/paging there; name the"
-                " folder that holds `lmdeploy`"
-            )
-        return root
-    spec = None if "lmdeploy" in sys.modules else importlib.util.find_spec("lmdeploy")
-    if spec is None or spec.origin is None:
-        raise EngineMissing(
-            f"lmdeploy is not installed; {MADE_BY} makes an environment with {KNOWN}, or name an"
-            " unpacked wheel: --engine lmdeploy:source=PATH",
-            MADE_BY,
-        )
-    return Path(spec.origin).resolve().parent.parent
-
-
-def _version(root: Path) -> str:
-    """Return the release that a tree says it is; `unknown` if it does not say."""
-    file = root / "lmdeploy" / "version.py"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = re.search(r"__version__ = '([^']+)'", text)
-    return found[1] if found else "unknown"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from cachewitness.engines.pinned_package import PinnedPackage
 from cachewitness.systems.sglang.build import Built
-from cachewitness.systems.sglang.source import Source
 
 
-def batch_of(source: Source, built: Built, req: Any, length: int, *, decoding: bool) -> Any:
+def batch_of(source: PinnedPackage, built: Built, req: Any, length: int, *, decoding: bool) -> Any:
     """Return a batch of one request, as the functions that allocate read it."""
     import torch
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from cachewitness.engines.pinned_package import PinnedPackage
 from cachewitness.systems.sglang.options import PoolSizes
-from cachewitness.systems.sglang.source import SETTINGS, Source
+from cachewitness.systems.sglang.source import SETTINGS
 
 CORE = "python"
 MAX_REQUESTS = 512
@@ -47,7 +48,7 @@ class Built:
     asked: PoolSizes
 
 
-def build(source: Source, asked: PoolSizes, *, caching: bool = True) -> Built:
+def build(source: PinnedPackage, asked: PoolSizes, *, caching: bool = True) -> Built:
     """Return SGLang's cache for what a trace asks, all its pools empty; without `caching` as
     `--disable-radix-cache` has it.
     """
@@ -81,7 +82,7 @@ def build(source: Source, asked: PoolSizes, *, caching: bool = True) -> Built:
     return Built(tree, requests, allocator, states, asked)
 
 
-def _requests(source: Source, asked: PoolSizes, states: StatePool | None) -> Any:
+def _requests(source: PinnedPackage, asked: PoolSizes, states: StatePool | None) -> Any:
     if states is None:
         return source.part("mem_cache.memory_pool", "ReqToTokenPool")(
             size=MAX_REQUESTS,
@@ -102,7 +103,7 @@ def _requests(source: Source, asked: PoolSizes, states: StatePool | None) -> Any
     )
 
 
-def _hybrid(source: Source, asked: PoolSizes, states: StatePool) -> Any:
+def _hybrid(source: PinnedPackage, asked: PoolSizes, states: StatePool) -> Any:
     """Return SGLang's table of requests of a hybrid model, whose states are the stand-in's."""
     import torch
 
@@ -121,7 +122,7 @@ def _hybrid(source: Source, asked: PoolSizes, states: StatePool) -> Any:
     return Hybrid
 
 
-def _allocator(source: Source, asked: PoolSizes, requests: Any, torch: Any) -> Any:
+def _allocator(source: PinnedPackage, asked: PoolSizes, requests: Any, torch: Any) -> Any:
     tokens = asked.pages * asked.page_size
     if asked.window:
         return source.part("mem_cache.allocator.swa", "SWATokenToKVPoolAllocator")(
@@ -148,7 +149,7 @@ def _allocator(source: Source, asked: PoolSizes, requests: Any, torch: Any) -> A
     )
 
 
-def _window_pool(source: Source) -> Any:
+def _window_pool(source: PinnedPackage) -> Any:
     """Return a pool of keys and values without tensors: it has the map from slots of full
     attention to those of the window.
     """

@@ -39,11 +39,11 @@ from cachewitness.core.trace_format import Step, Submit
 from cachewitness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from cachewitness.engines.cache_state import Count, KeysByEntry, Tables
 from cachewitness.engines.driver import Client
+from cachewitness.engines.pinned_package import PinnedPackage
 from cachewitness.systems.sglang.batch import batch_of
 from cachewitness.systems.sglang.build import Built
 from cachewitness.systems.sglang.observed import RECURRENT, Shown
 from cachewitness.systems.sglang.room import Room
-from cachewitness.systems.sglang.source import Source
 
 
 class SglangCache(Adapter):
@@ -51,7 +51,7 @@ class SglangCache(Adapter):
 
     samples = True
 
-    def __init__(self, source: Source, built: Built, groups: dict[str, int]) -> None:
+    def __init__(self, source: PinnedPackage, built: Built, groups: dict[str, int]) -> None:
         self.source = source
         self.built = built
         self.shown = Shown(built, groups)

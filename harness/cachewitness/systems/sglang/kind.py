@@ -65,7 +65,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     source = load(options.get("source", ""))
     asked = read(header)
     groups = groups_of(asked)
-    described = describe(header, asked, groups, source.version, caching=caching)
+    described = describe(header, asked, groups, source.release, caching=caching)
     return SglangEngine(
         described, SglangCache(source, build(source, asked, caching=caching), groups)
     )

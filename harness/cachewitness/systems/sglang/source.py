@@ -6,25 +6,30 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import logging
 import math
 import os
-import re
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.engines.pinned_package import PinnedPackage
 from cachewitness.engines.source_patch import Patches
 from cachewitness.systems.sglang import stubs
 
 KNOWN = "0.5.23"
 """The release that the list of stand-ins was written for."""
-MADE_BY = "ci/stage_sglang.sh"
-"""Makes an environment with that release and what its cache imports."""
+PACKAGE = PinnedPackage(
+    title="SGLang",
+    name="sglang",
+    driven="its cache",
+    parts="srt",
+    folder="srt",
+    version_file="_version.py",
+    release=KNOWN,
+    made_by="ci/stage_sglang.sh",
+    needed=("torch", "psutil"),
+)
 UTILS = ("ceil_div", "ceil_align", "next_power_of_2", "get_num_new_pages", "async_h2d")
 GRIDS = ("mamba_checkpoint_grid",)
 PATCHES = Patches("sglang.srt")
@@ -34,53 +39,14 @@ SETTINGS = SimpleNamespace()
 recurrent chunk in tokens."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """One SGLang whose cache was imported."""
-
-    version: str
-
-    def part(self, module: str, name: str) -> Any:
-        """Return something defined in `sglang.srt.<module>`. Raises UsageError naming it if this
-        SGLang has no such thing.
-        """
-        try:
-            return getattr(importlib.import_module(f"sglang.srt.{module}"), name)
-        except (ImportError, AttributeError):
-            raise UsageError(
-                f"SGLang {self.version}: sglang.srt.{module} has no {name}; this adapter knows"
-                f" {KNOWN}"
-            ) from None
-
-
 @functools.cache
-def load(path: str = "") -> Source:
-    """Import SGLang's cache, from the folder `path` if one is given, and return it.
+def load(path: str = "") -> PinnedPackage:
+    """Import SGLang's cache, from the folder `path` if one is given, and return its package.
 
-    Raises EngineMissing if something must be installed first, UsageError for a folder without
-    SGLang, for a release that the stand-ins were not written for, and for a process that has
-    imported another SGLang.
+    Raises EngineMissing and UsageError as `PinnedPackage.find` does, and EngineMissing if it cannot
+    be imported.
     """
-    root = _root(path)
-    version = _version(root)
-    if version != KNOWN:
-        raise UsageError(
-            f"SGLang {version}: its cache is driven in release {KNOWN} alone; install"
-            f" sglang=={KNOWN}"
-        )
-    if "sglang" in sys.modules:
-        raise UsageError(
-            "--engine sglang: this process has imported SGLang already; use one process for each"
-        )
-    for name in ("torch", "psutil"):
-        if importlib.util.find_spec(name) is None:
-            raise EngineMissing(
-                f"sglang needs the package {name}; {MADE_BY} installs what it needs", MADE_BY
-            )
-    return _imported(root, version)
-
-
-def _imported(root: Path, version: str) -> Source:
+    root = PACKAGE.find(path)
     os.environ["SGLANG_RUST_BUILD_MODE"] = "never"
     logging.getLogger("sglang").setLevel(logging.ERROR)
     try:
@@ -92,39 +58,9 @@ def _imported(root: Path, version: str) -> Source:
         ):
             importlib.import_module(f"sglang.srt.{name}")
     except (ImportError, LookupError, AttributeError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise EngineMissing(
-            f"SGLang {version} cannot be imported from {root}: {reason}", MADE_BY
-        ) from None
+        raise PACKAGE.missing(root, error) from None
     stubs.seal()
-    return Source(version)
-
-
-def _root(path: str) -> Path:
-    if path:
-        root = Path(path).expanduser().resolve()
-        if not (root / "sglang" / "srt").is_dir():
-            raise UsageError(
-                f"--engine sglang:source={path}: no sglang/srt there; name the folder that holds"
-                " `sglang`"
-            )
-        return root
-    spec = None if "sglang" in sys.modules else importlib.util.find_spec("sglang")
-    if spec is None or spec.origin is None:
-        raise EngineMissing(
-            f"sglang is not installed; {MADE_BY} makes an environment with {KNOWN}, or name an"
-            " unpacked wheel: --engine sglang:source=PATH",
-            MADE_BY,
-        )
-    return Path(spec.origin).resolve().parent.parent
-
-
-def _version(root: Path) -> str:
-    """Return the release that a tree says it is; `unknown` if it does not say."""
-    file = root / "sglang" / "_version.py"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = re.search(r"__version__ = version = '([^']+)'", text)
-    return found[1] if found else "unknown"
+    return PACKAGE
 
 
 def _no(*args: object, **kwargs: object) -> bool:
