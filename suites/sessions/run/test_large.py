@@ -115,7 +115,16 @@ def test_an_engine_that_computes_leaves_them_to_a_full_run() -> None:
     count = {}
     for full in (False, True):
         streams = Streams(
-            parse("toy"), [configuration], 0, "vllm", full, False, False, Choice(), None, skip
+            engine=parse("toy"),
+            configurations=[configuration],
+            seed=0,
+            policy="vllm",
+            full=full,
+            chosen_configurations=False,
+            exact_configurations=False,
+            choice=Choice(),
+            change=None,
+            skip=skip,
         )
         count[full] = sum(1 for _ in streams.large_traces(suite, configuration, 0, 1))
     assert count == {False: 0, True: len(LARGE)}

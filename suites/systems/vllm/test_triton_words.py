@@ -68,6 +68,28 @@ def test_division_is_that_of_c() -> None:
     assert target.tolist() == [-1, -3, 1, 3, -2, 0]
 
 
+def divide_what_is_given(target: Any, source: Any, given: Any) -> None:
+    """Divide an argument by a number that was read."""
+    number = tl.load(source)
+    tl.store(target, (given // number).to(tl.int64))
+    tl.store(target + 1, given % number)
+
+
+def test_an_argument_is_divided_as_what_was_read_is() -> None:
+    import torch
+
+    target = torch.zeros(2, dtype=torch.int64)
+    launch(divide_what_is_given, (1,), target, torch.tensor([2]), -7)
+    assert target.tolist() == [-3, -1]
+
+
+def test_a_division_by_nothing_is_a_failure_of_the_engine() -> None:
+    import torch
+
+    with pytest.raises(EngineFailure, match="divide by 0"):
+        launch(divide_what_is_given, (1,), torch.zeros(2), torch.tensor([0]), 7)
+
+
 def through_addresses(target: Any, addresses: Any, count: Any, BLOCK: Any) -> None:
     """Read the first number behind each of some addresses, all at once and one by one."""
     each = tl.arange(0, BLOCK)

@@ -26,6 +26,7 @@ from cachewitness.core.checkers.finding import DROPPED_TOKENS, LEFT_WINDOW, Find
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.router_view import (
     ANYWHERE,
+    OTHER_MEDIA,
     Meant,
     RouterView,
     UnreportedKey,
@@ -166,7 +167,7 @@ class KeyEventsTrue(Checker):
             wrong = self._stored_anew(ledger, group, event)
         if wrong:
             self._misled = True
-            brief = wrong.partition(":")[0]
+            brief = OTHER_MEDIA if wrong.startswith(OTHER_MEDIA) else ""
             yield _finding_of(event, "false-key-event", _stored(event), wrong, brief)
 
     def _stored_anew(self, ledger: Ledger, group: int, event: KvStored) -> str:

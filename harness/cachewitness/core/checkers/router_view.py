@@ -15,6 +15,8 @@ from cachewitness.core.events import KvStored
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.requests import RequestRecord
 
+OTHER_MEDIA = "it names other multimodal items than the block"
+"""How the line of a finding says it, without the items, for which it has no room."""
 BEGINNING, ANYWHERE = -1, -2
 """In place of the prefix behind which blocks are stored: the beginning of a prompt, and a prefix
 that no event reported."""
@@ -144,6 +146,10 @@ class RouterView:
         return self._dead
 
 
+OTHER_MEDIA = "it names other multimodal items than the block"
+"""How the line of a finding says it, without the items, for which it has no room."""
+
+
 @dataclass(slots=True)
 class UnreportedKey:
     """A key that no event has reported: `length` tokens of a request, on `pages` pages."""
@@ -185,11 +191,7 @@ class UnreportedKey:
             return f"it names the salt {event.salt!r}, and the prefix has {salt!r}"
         named = event.media[place] if event.media else []
         items = self.media(event.block_size)
-        return (
-            ""
-            if named == items
-            else f"it names other multimodal items than the block: {named}, not {items}"
-        )
+        return "" if named == items else f"{OTHER_MEDIA}: {named}, not {items}"
 
 
 @dataclass(frozen=True, slots=True)

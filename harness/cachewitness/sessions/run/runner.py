@@ -143,16 +143,16 @@ class Runner:
         """Configurations that the engine ran, and then refused; stories of which what they are
         about was not asked."""
         self._streams = Streams(
-            self.engine,
-            self.configurations,
-            self.seed,
-            self.policy,
-            self.full,
-            self.chosen_configurations,
-            self.exact_configurations,
-            self.choice,
-            self.change,
-            self._skip,
+            engine=self.engine,
+            configurations=self.configurations,
+            seed=self.seed,
+            policy=self.policy,
+            full=self.full,
+            chosen_configurations=self.chosen_configurations,
+            exact_configurations=self.exact_configurations,
+            choice=self.choice,
+            change=self.change,
+            skip=self._skip,
         )
         if self.change:
             named = {one.suite for one in self.change.first}

@@ -32,7 +32,7 @@ TRACES_BESIDE = 12
 """So many traces of a suite are run on the engine with further options that enter a change."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Streams:
     """The traces of a run; the fields are those of `Runner`. `skip` is told what is left out, and
     why.

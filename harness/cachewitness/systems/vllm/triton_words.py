@@ -61,15 +61,25 @@ class Scalar(int):
         return numbers(numpy.asarray(int(self)).astype(kind))
 
     def __floordiv__(self, other: Any) -> Any:
-        """Divide, towards 0."""
+        """Divide, towards 0. Raises EngineFailure for a division by 0."""
         if not isinstance(other, int):
             return numpy.asarray(int(self)).view(Numbers) // other
+        if not other:
+            raise EngineFailure("engine-crashed", "had a kernel divide by 0")
         whole = abs(int(self)) // abs(int(other))
         return Scalar(whole if (self < 0) == (other < 0) else -whole)
 
     def __mod__(self, other: Any) -> Any:
         """Return what a division towards 0 leaves."""
         return self - (self // other) * other
+
+    def __rfloordiv__(self, other: int) -> Any:
+        """Divide what is an int by this."""
+        return Scalar(other) // self
+
+    def __rmod__(self, other: int) -> Any:
+        """Return what such a division leaves."""
+        return Scalar(other) % self
 
 
 def _give(name: str, made: Callable[[Any], Any]) -> None:
