@@ -19,9 +19,11 @@ from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import (
     EARLY_COPY,
     FAILED_LOAD,
+    HELD_BY_WAITING,
     NOT_RUN,
     OPEN_CHUNK,
     ROUNDED_UP,
+    RUN_PAST,
     Finding,
 )
 from cachewitness.core.events import Event
@@ -162,7 +164,15 @@ def headline(finding: Finding, name: str) -> list[str]:
 
 _SHOWN = {
     NOT_RUN: "its request did not run in the step that was to write it",
+    RUN_PAST: (
+        "the page holds the state that a chunk began with inside the key's block; the chunk ran"
+        " past the key and saved a later state on its way"
+    ),
     FAILED_LOAD: "a load from another tier had failed, and nobody ran since",
+    HELD_BY_WAITING: (
+        "what others hold who wait as well leaves one of those who wait no room, and a queue in"
+        " order stands still behind it"
+    ),
     EARLY_COPY: (
         "the page was copied from one that had a key for what the same step was yet to write"
     ),

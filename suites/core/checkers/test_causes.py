@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cachewitness.core.checkers.finding import EARLY_COPY, OPEN_CHUNK
+from cachewitness.core.checkers.finding import EARLY_COPY, HELD_BY_WAITING, OPEN_CHUNK, RUN_PAST
 from cachewitness.core.driving import check
 from cachewitness.report.counterexample import headline
 from cachewitness.workloads.notation import parse
@@ -31,9 +31,10 @@ IN_TIME = (
 )
 
 
-def causes(text: str) -> list[tuple[str, str]]:
-    """Return what is found, and the cause of each."""
-    return [(finding.anomaly, finding.cause) for finding in check(parse(text)).findings]
+def causes(text: str, *anomalies: str) -> list[tuple[str, str]]:
+    """Return what is found, of some anomalies alone if any are named, and the cause of each."""
+    found = check(parse(text)).findings
+    return [(one.anomaly, one.cause) for one in found if one.anomaly in anomalies or not anomalies]
 
 
 def test_a_copy_of_what_its_own_step_writes_is_the_cause_of_what_is_read_and_keyed_there() -> None:
@@ -132,3 +133,82 @@ def test_other_reads_there_have_another_cause(hit: str, moved: str) -> None:
     """What full attention reads is no matter of chunks, and the device's own hits end with them."""
     found = of_reads(STORED + f"{hit}\nstep 2: b 11..12 | 5 6 7 | 8; {moved}\n")
     assert found[0] == ("stale-hit", "")
+
+
+STATES = """pool 0: 16 pages, null 0
+group 0: full block 4
+group 1: recurrent block 8
+rules: alignment 4
+submit a x:4
+hit a 0
+acquire a | 1 | 2
+publish 0/1 a:4
+publish 1/2 a:4
+step 1: a 0..4 | 1 | 2
+finish a
+release a
+submit b x:4 y:16
+hit b 4 | 1 | 2
+acquire b | 1 3 4 5 6 | 2 7 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("keyed", "saved", "cause"),
+    [
+        ("1/2 b:8", "; saves b 1/7:16", RUN_PAST),
+        ("1/2 b:8", "", ""),
+        ("1/2 b:8", "; saves b 1/7:8", ""),
+        ("1/8 b:16", "; saves b 1/7:16", ""),
+        ("1/2 b:16", "; saves b 1/7:16", ""),
+    ],
+    ids=[
+        "a later state is saved",
+        "none is saved",
+        "the key's own state goes elsewhere",
+        "the last state under the key of a saved one",
+        "the first state under the key of a saved one",
+    ],
+)
+def test_a_chunk_that_runs_past_its_first_block_leaves_the_state_that_it_began_with(
+    keyed: str, saved: str, cause: str
+) -> None:
+    """Whoever goes on from there has the same cause; a key over any other state is another
+    fault.
+    """
+    text = STATES + f"publish {keyed}\nstep 2: b 4..20 | 1 3 4 5 6 | 2 7 8{saved}\n"
+    assert causes(text, "fabricated-snapshot") == [("fabricated-snapshot", cause)]
+    if cause:
+        reads = (
+            "submit c x:4 y:4 z:4\nhit c 8 | 1 3 | 2\nacquire c | 1 3 9 | 2 10\n"
+            "step 3: c 8..12 | 1 3 9 | 2 10\n"
+        )
+        assert causes(text + reads, "fabricated-snapshot")[1:] == [("fabricated-snapshot", cause)]
+
+
+SESSIONS = """pool 0: 6 pages, null 0
+group 0: full block 4
+rules: alignment 4, progress 2
+submit a x:8 session=yes
+hit a 0
+acquire a | 1 2
+submit b y:4 session=yes
+hit b 0
+acquire b | 3
+step 1: a 0..8 | 1 2; b 0..4 | 3
+pause a
+pause b
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "cause"),
+    [("extend a 8 u:8\nextend b 4 v:8\n", HELD_BY_WAITING), ("extend a 8 u:1\nfinish b\n", "")],
+    ids=["each lacks what the other holds", "there is room for all"],
+)
+def test_who_waits_for_pages_of_others_who_wait_is_told_from_an_engine_that_runs_nobody(
+    asked: str, cause: str
+) -> None:
+    idle = "".join(f"step {step}: \n" for step in range(2, 7))
+    gone = "release b\n" if "finish" in asked else ""
+    assert causes(SESSIONS + asked + gone + idle, "no-progress") == [("no-progress", cause)]

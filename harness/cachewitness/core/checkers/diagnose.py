@@ -14,6 +14,7 @@ from cachewitness.core.checkers.finding import (
     NOT_RUN,
     OPEN_CHUNK,
     ROUNDED_UP,
+    RUN_PAST,
     Finding,
 )
 from cachewitness.core.checkers.wording import all_named, count, named, with_detail
@@ -89,8 +90,8 @@ class _Case:
             return EARLY_COPY if record.early else record.stale
         if self.restored and is_rounded_up(self.ledger, self.group, record, self.request):
             return ROUNDED_UP
-        if (key := self._key()) is not None and key.unrun:
-            return NOT_RUN
+        if (key := self._key()) is not None and (cause := cause_of_key(key, record)):
+            return cause
         return OPEN_CHUNK if self._begun_inside(record) else ""
 
     def _begun_inside(self, record: PageRecord) -> bool:
@@ -135,11 +136,13 @@ class _Case:
         return "window-hole" if some else "group-misalignment"
 
     def _key(self) -> Key | None:
+        """Return the longest key by which the request could have hit what it read of the page."""
         assert self.record is not None
-        nodes = self.nodes
-        return next(
-            (k for k in self.record.keys if k.length < len(nodes) and nodes[k.length] == k.node),
-            None,
+        named = [k for k in self.record.keys if k.length <= self.stop]
+        return max(
+            (k for k in named if self.nodes[k.length] == k.node),
+            key=lambda k: k.length,
+            default=None,
         )
 
     def _foreign(self) -> str:
@@ -236,6 +239,13 @@ class _Case:
             else ""
         )
         return f"holds {content_of(record)}{other}"
+
+
+def cause_of_key(key: Key, record: Content) -> str:
+    """Return why a page does not hold what a key names, as far as the run of its step tells."""
+    if key.unrun:
+        return NOT_RUN
+    return RUN_PAST if record.state and record.stop == key.passed_from else ""
 
 
 def is_rounded_up(ledger: Ledger, group: Group, record: Content, request: RequestRecord) -> bool:

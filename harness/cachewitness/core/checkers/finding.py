@@ -25,12 +25,18 @@ ROUNDED_UP = "rounded-up"
 with a block of full attention: it is that of the end of its block."""
 FAILED_LOAD = "failed-load"
 """The cause of nobody's being run: a load from another tier had failed, and nobody ran since."""
+HELD_BY_WAITING = "held-by-waiting"
+"""The cause of nobody's being run: what others hold who wait as well leaves one of those who wait
+no room, and a queue in order stands still behind it."""
 NOT_RUN = "not-run"
 """The cause of a key without content: the step that was to write it ran, and its request in it did
 not."""
+RUN_PAST = "run-past"
+"""The cause of a state that is short of its key: a chunk began with it inside the key's block, ran
+past the key and saved a later state on its way."""
 CAUSES = (
     *(EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS, OPEN_CHUNK),
-    *(ROUNDED_UP, GIVEN_BACK, OFFERED_AGAIN, FAILED_LOAD, NOT_RUN),
+    *(ROUNDED_UP, GIVEN_BACK, OFFERED_AGAIN, FAILED_LOAD, HELD_BY_WAITING, NOT_RUN, RUN_PAST),
 )
 
 

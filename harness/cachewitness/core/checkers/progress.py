@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cachewitness.core.checkers import capacity
 from cachewitness.core.checkers.circles import Circles
-from cachewitness.core.checkers.finding import FAILED_LOAD, Finding
+from cachewitness.core.checkers.finding import FAILED_LOAD, HELD_BY_WAITING, Finding
 from cachewitness.core.checkers.patience import Generous
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count
@@ -310,9 +310,16 @@ class Progress(Checker):
                 f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}",
                 f"request {late[0]} could run and no request was scheduled for"
                 f" {count(limit + 1, 'step')}",
-                FAILED_LOAD if self._load_failed else "",
+                self._why_nobody(ledger, waiting),
             ),
         )
+
+    def _why_nobody(self, ledger: Ledger, waiting: list[str]) -> str:
+        """Return what is behind it that none of those runs who could run alone."""
+        if self._load_failed:
+            return FAILED_LOAD
+        room = all(capacity.room_beside(ledger, r, _held_by_others(ledger, r)) for r in waiting)
+        return "" if room else HELD_BY_WAITING
 
     def _count_still(self, ledger: Ledger, limit: int) -> None:
         """Count who kept everybody from being found, where nobody ran for so long that somebody
@@ -343,6 +350,14 @@ class Progress(Checker):
             capacity.fits_alone(ledger, request.r) for request in live
         )
         return [request.r for request in live] if free else []
+
+
+def _held_by_others(ledger: Ledger, r: str) -> dict[int, int]:
+    """Return how many pages of each pool others hold, and r does not."""
+    return {
+        pool: sum(bool(record.holders) and r not in record.holders for record in records.values())
+        for pool, records in ledger.records.items()
+    }
 
 
 def _placed(ledger: Ledger, r: str) -> bool:

@@ -8,9 +8,14 @@ read and gives the finding to the checker that answers for its anomaly.
 from __future__ import annotations
 
 from cachewitness.core.attention_span import has_window
-from cachewitness.core.checkers.diagnose import content_of, is_rounded_up, short_content
+from cachewitness.core.checkers.diagnose import (
+    cause_of_key,
+    content_of,
+    is_rounded_up,
+    short_content,
+)
 from cachewitness.core.checkers.difference import difference
-from cachewitness.core.checkers.finding import EARLY_COPY, NOT_RUN, ROUNDED_UP, Finding
+from cachewitness.core.checkers.finding import EARLY_COPY, ROUNDED_UP, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, key_of, named, page_list, with_detail
 from cachewitness.core.events import Header, Hit, Publish, Read, StepEnd, Submitted
@@ -366,8 +371,8 @@ def _cause(ledger: Ledger, key: Key | Publish, record: Content) -> str:
     group = ledger.groups[key.group]
     if record.early:
         return EARLY_COPY
-    if isinstance(key, Key) and key.unrun:
-        return NOT_RUN
+    if isinstance(key, Key) and (cause := cause_of_key(key, record)):
+        return cause
     hit = request.hit is not None and request.hit.resume == key.length
     if hit and is_rounded_up(ledger, group, record, request):
         return ROUNDED_UP

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from cachewitness.core.events import Group, Publish, StepBegin, Unpublish, UnpublishReason
+from cachewitness.core.events import Group, Publish, Run, StepBegin, Unpublish, UnpublishReason
 from cachewitness.core.ledger.holdings import Holdings
 from cachewitness.core.ledger.records import Key, KeyState, PoolRecords
 
@@ -105,13 +105,17 @@ class Keys:
         return [page for page in dict.fromkeys((key.page, *key.extra_pages)) if page not in null]
 
     def begin_step(self, event: StepBegin) -> None:
-        """Note whose keys a step will not write, though they wait for it. What is in another tier
-        is copied there.
+        """Note which keys that wait for a step it will not write, or run past. What is in another
+        tier is copied there.
         """
         pending = self._pending.get(event.step)
-        ran = {run.r for run in event.runs} if pending else ()
+        ran = {run.r: run for run in event.runs} if pending else {}
         for key in pending or ():
-            key.unrun = key.r not in ran and self._groups[key.group].source_group < 0
+            if self._groups[key.group].source_group < 0:
+                run = ran.get(key.r)
+                key.unrun = run is None
+                if run is not None and run.checkpoints:
+                    key.passed_from = _passed_from(run, key, self._groups[key.group].block_size)
 
     def end_step(self, step: int, withdrawn: Iterable[Key], unbacked: Iterable[Key]) -> None:
         """Decide what the keys of a step have become."""
@@ -151,3 +155,12 @@ class Keys:
         for records in self._records.values():
             for record in records.values():
                 yield from record.keys
+
+
+def _passed_from(run: Run, key: Key, block_size: int) -> int:
+    """Return where a run began that saves states on its way, the first of them behind a key; −1 if
+    that is not inside the key's block, or if it saves none.
+    """
+    saved = [length for group, _, length in run.checkpoints if group == key.group]
+    inside = key.length - block_size < run.start < key.length
+    return run.start if inside and saved and key.length < min(saved) else -1

@@ -43,7 +43,8 @@ class Span:
 class Key:
     """A published prefix: `page` of `group` can be hit as the prefix `node` of `length` tokens.
 
-    `unrun`: its request did not run in the step that was to write it.
+    `unrun`: its request did not run in the step that was to write it. `passed_from` is where that
+    request's chunk of that step began, if it ran past the key and saved a later state; else −1.
     """
 
     group: int
@@ -55,6 +56,7 @@ class Key:
     node: int
     state: KeyState
     unrun: bool = False
+    passed_from: int = -1
 
     @property
     def usable(self) -> bool:
