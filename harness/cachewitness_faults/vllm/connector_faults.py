@@ -12,7 +12,7 @@ from functools import partial
 
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.source_edits import Edit, edited
-from cachewitness_faults.vllm.modules import SCHEDULER
+from cachewitness_faults.vllm.modules import MANAGER, SCHEDULER
 
 OWNER = "Scheduler"
 SIMPLE, SIMPLE_WORKER = "v1.simple_kv_offload.manager", "v1.simple_kv_offload.worker"
@@ -224,9 +224,37 @@ CONNECTED: tuple[Mutant, ...] = (
         anomaly="false-key-event",
         checker="key-events",
     ),
+    fault(
+        Edit(
+            MANAGER,
+            "KVCacheManager",
+            "take_boundary_state_offloads",
+            "for mgr in self.coordinator.single_type_managers:",
+            "for mgr in self.coordinator.single_type_managers[:1]:",
+        ),
+        name="vllm-states-are-not-handed-over",
+        what="A connector is handed the states of the first group alone, which has none.",
+        anomaly="lost-store",
+        checker="stores",
+    ),
+    fault(
+        Edit(
+            OFFLOADING,
+            "OffloadingConnectorScheduler",
+            "_build_aligned_boundary_store_jobs",
+            "or boundary > max_boundary",
+            "or boundary >= max_boundary",
+        ),
+        name="vllm-offload-last-state-not-stored",
+        what="The state at the last boundary of a prompt is not stored.",
+        anomaly="lost-store",
+        checker="stores",
+    ),
 )
 
 OFFLOADED = (
+    "vllm-states-are-not-handed-over",
+    "vllm-offload-last-state-not-stored",
     "vllm-offload-store-not-fenced",
     "vllm-offload-told-without-tokens",
     "vllm-offload-told-at-the-hashes-grain",

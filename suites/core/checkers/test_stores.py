@@ -171,3 +171,46 @@ def test_what_is_computed_again_while_its_store_is_on_its_way_is_not_stored_agai
     trace = Trace(header, [*ops, Finish("a"), Submit("b", "A:12", media=media), Step()])
     result = drive(trace, policies.get("vllm").open(header, {}), [StoresOwed()])
     assert result.findings == [] and result.tallies[0].crashed == ""
+
+
+STATES = """pool 0: 9 pages, null 0
+pool 1: 8 pages, tier cpu
+group 0: full block 4
+group 1: recurrent block 8
+group 2: full block 4 pool 1 of 0
+group 3: recurrent block 8 pool 1 of 1
+rules: alignment 4, stores
+submit r1 a:9
+hit r1 0
+acquire r1 | 1 2 3 | 4 5
+publish 0/1 r1:4
+publish 0/2 r1:8
+{keyed}publish 2/0 r1:4
+publish 2/1 r1:8
+{stored}step 1: r1 0..8 | 1 2 | 4; store 0/1>1/0 0/2>1/1 0/4>1/2
+step 2: r1 8..9 | 1 2 3 | 4 5
+finish r1
+release r1
+submit r2 a:9
+hit r2 8 | 1 2 | 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("keyed", "stored", "lost"),
+    [
+        ("publish 1/4 r1:8\n", "", [(0, 8)]),
+        ("publish 1/4 r1:8\n", "publish 3/2 r1:8\n", []),
+        ("", "", []),
+    ],
+    ids=["not stored", "stored", "not kept on the device either"],
+)
+def test_a_state_that_the_device_kept_is_stored(
+    keyed: str, stored: str, lost: list[tuple[int, int]]
+) -> None:
+    result = check(parse(STATES.format(keyed=keyed, stored=stored)), [StoresOwed()])
+    assert [finding.line for finding in result.findings] == [
+        f"request r1 computed its tokens [{start},{stop}); the second tier has no copy of them"
+        for start, stop in lost
+    ]
+    assert result.tallies[0].opportunities > 0

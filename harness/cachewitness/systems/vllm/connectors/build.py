@@ -129,6 +129,11 @@ blocks, and what drives it.
 The third number is the least common multiple of the groups' blocks, in tokens.
 """
 
+STORED = ("full", "recurrent")
+"""The groups all of whose keyed pages `OffloadingConnector` puts into its memory: the states at the
+boundaries that vLLM's manager hands to it (`take_boundary_state_offloads`). The others store a
+while behind the step, when a state or a window's block may have been given back.
+"""
 PROMPTS = Stores(steps=STORE_STEPS)
 OUTPUTS = Stores(answers=True, steps=STORE_STEPS)
 
@@ -294,6 +299,8 @@ def connector_of(
     connector = Connector(runner, sides, names, pages, chunk, chunk if kind.blocks > 1 else 0)
     connector.patient = kind.patient
     connector.stores = kind.stores
+    if kind.of_vllm == OFFLOADING:
+        connector.stored = STORED
     return connector
 
 
@@ -305,8 +312,8 @@ def connected_header(
 
     `engine_aborts`: a request whose load fails is ended.
     """
-    full = [group.id for group in header.groups if group.kind == "full"]
-    stores = structs.replace(connector.stores, groups=full) if connector.stores and full else None
+    kept = [group.id for group in header.groups if group.kind in connector.stored]
+    stores = structs.replace(connector.stores, groups=kept) if connector.stores and kept else None
     tiered = with_tier(header, connector.pages, None, stores)
     pools = [
         structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool

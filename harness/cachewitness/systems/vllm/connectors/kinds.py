@@ -136,6 +136,8 @@ class Connector:
     left keys was refused."""
     stores: Stores | None = None
     """What is put into its memory; None: not known."""
+    stored: Sequence[str] = ("full",)
+    """The kinds of groups of which all that has a key is put there."""
 
     def __init__(
         self,
