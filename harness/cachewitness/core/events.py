@@ -146,12 +146,14 @@ class Stores(msgspec.Struct, frozen=True, omit_defaults=True):
 
     With `answers`, chunks with generated tokens are stored as well. Nothing is stored of prompts of
     fewer than `shortest` tokens. `groups` are those of the device whose pages are stored; none
-    named: all that have copies. A store may begin so many `steps` behind the request's end.
+    named: all that have copies. With `keyed`, of recurrent groups those states alone are stored
+    that have a key. A store may begin so many `steps` behind the request's end.
     """
 
     answers: bool = False
     shortest: int = 0
     groups: list[int] = []
+    keyed: bool = False
     steps: int = 0
 
 

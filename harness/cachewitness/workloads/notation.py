@@ -11,7 +11,7 @@ The header comes first::
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, no-caching, progress 4
     rules: max-prompt 12, aborts-for-room, static-batches
     rules: captures, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans, stats
-    rules: key-events-of-hits, stores, stores-answers, no-keys-of-answers, no-keys-of-duplicates
+    rules: key-events-of-hits, stores, stores-answers, stores-keyed, no-keys-of-answers, no-keys-of-duplicates
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -131,6 +131,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "static-batches": {"static_batches": True},
     "stores": {"stores": Stores()},
     "stores-answers": {"stores": Stores(answers=True)},
+    "stores-keyed": {"stores": Stores(keyed=True)},
     "no-keys-of-answers": {"unkeyed": Unkeyed(answers=True)},
     "no-keys-of-duplicates": {"unkeyed": Unkeyed(duplicates=True)},
     "frees-behind": {"frees_behind": True},

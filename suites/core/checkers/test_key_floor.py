@@ -128,6 +128,8 @@ ON = "step 2: r1 8..13 | 0 2 3 4\n"
         ({}, 1),
         ({"more": ""}, 0),
         ({"more": f"{FREES}, retention 0 on 0"}, 0),
+        ({"more": f"{FREES}, retention 4 on 0"}, 1),
+        ({"more": f"{FREES}, retention 8 on 0"}, 0),
         ({"more": f"{FREES}, no-caching"}, 0),
         ({"then": "publish 0/1 r1:4\n"}, 0),
         ({"then": "publish 0/1 r1:4\n", "kept": "unpublish 0/1 evict\n"}, 0),
@@ -140,8 +142,8 @@ ON = "step 2: r1 8..13 | 0 2 3 4\n"
 def test_a_block_that_left_its_window_is_owed_when_its_request_has_ended(
     how: dict[str, str], many: int
 ) -> None:
-    """It was whole and committed when it went, and the engine thins nothing out. A key that was
-    there by then is enough, whatever became of it.
+    """It was whole and committed when it went, and who resumes at a boundary that is kept reads
+    it. A key that was there by then is enough, whatever became of it.
     """
     case = {"more": FREES, "then": "", "kept": "", "ends": ENDS, **how}
     history = parse((BEHIND + LEFT + ON + case["ends"]).format_map(case))

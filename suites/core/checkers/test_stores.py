@@ -179,7 +179,7 @@ group 0: full block 4
 group 1: recurrent block 8
 group 2: full block 4 pool 1 of 0
 group 3: recurrent block 8 pool 1 of 1
-rules: alignment 4, stores
+rules: alignment 4, {rule}
 submit r1 a:9
 hit r1 0
 acquire r1 | 1 2 3 | 4 5
@@ -197,18 +197,19 @@ hit r2 8 | 1 2 | 4
 
 
 @pytest.mark.parametrize(
-    ("keyed", "stored", "lost"),
+    ("rule", "keyed", "stored", "lost"),
     [
-        ("publish 1/4 r1:8\n", "", [(0, 8)]),
-        ("publish 1/4 r1:8\n", "publish 3/2 r1:8\n", []),
-        ("", "", []),
+        ("stores-keyed", "publish 1/4 r1:8\n", "", [(0, 8)]),
+        ("stores-keyed", "publish 1/4 r1:8\n", "publish 3/2 r1:8\n", []),
+        ("stores-keyed", "", "", []),
+        ("stores", "", "", [(0, 8)]),
     ],
-    ids=["not stored", "stored", "not kept on the device either"],
+    ids=["not stored", "stored", "not kept on the device either", "all states are stored"],
 )
 def test_a_state_that_the_device_kept_is_stored(
-    keyed: str, stored: str, lost: list[tuple[int, int]]
+    rule: str, keyed: str, stored: str, lost: list[tuple[int, int]]
 ) -> None:
-    result = check(parse(STATES.format(keyed=keyed, stored=stored)), [StoresOwed()])
+    result = check(parse(STATES.format(rule=rule, keyed=keyed, stored=stored)), [StoresOwed()])
     assert [finding.line for finding in result.findings] == [
         f"request r1 computed its tokens [{start},{stop}); the second tier has no copy of them"
         for start, stop in lost

@@ -3,7 +3,8 @@
 The reuse floor goes by the engine's own keys, so a block that never gets one is owed to nobody.
 Here block tables and content say what there is to key: when a request that ended lets go of a page
 with a whole block of attention that it committed, the page has a key, or another page has that key.
-An engine may declare what it keys nothing of (`Unkeyed`).
+An engine may declare what it keys nothing of (`Unkeyed`). Of a group that retention thins out to an
+interval that is owed which is read by whoever resumes at a multiple of the interval.
 
 A window's block that a request leaves behind while it runs, and a state that the next one follows,
 are gone before anybody knows how it ends. Where the engine says that it gives such pages back
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import lcm
 
 from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.finding import Finding
@@ -107,7 +109,7 @@ class KeysOwed(Checker):
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Note the whole blocks that a request lets go of."""
         request = ledger.requests.get(event.holder)
-        if request is None or event.holder in self._older or thinned_out(ledger, event.group):
+        if request is None or event.holder in self._older or not kept_every(ledger, event.group):
             return None
         if request.ran_steps == 0:
             return None  # It has what a hit gave it, and keys what it loaded when it goes on.
@@ -209,7 +211,9 @@ def _kept_state(ledger: Ledger, group: Group, record: PageRecord, request: Reque
     """
     unit = ledger.header.rules.checkpoint_alignment
     stop = record.stop
-    if group.kind != "recurrent" or not record.state or not unit or stop % group.block_size:
+    if group.kind != "recurrent" or not record.state or not unit:
+        return False
+    if stop % lcm(group.block_size, kept_every(ledger, group.id)):
         return False
     sound = record.node != NOTHING and not record.tainted and record.group == group.id
     settled = settled_tokens(ledger, request)
@@ -228,13 +232,22 @@ def settled_tokens(ledger: Ledger, request: RequestRecord) -> int:
 
 
 def _can_be_hit(ledger: Ledger, group: Group, record: PageRecord, request: RequestRecord) -> bool:
-    """Whether who resumes at the next boundary behind a block, which the request committed too,
-    reads any of it.
+    """Whether who resumes at the next boundary behind a block that is kept, and that the request
+    committed too, reads any of it.
     """
-    alignment = ledger.header.rules.alignment
-    boundary = -(-record.stop // alignment) * alignment
+    unit = lcm(ledger.header.rules.alignment, kept_every(ledger, group.id))
+    boundary = -(-record.stop // unit) * unit
     settled = settled_tokens(ledger, request)
     return boundary <= settled and first_needed(group, boundary) < record.stop
+
+
+def kept_every(ledger: Ledger, group: int) -> int:
+    """Return how many tokens apart the boundaries are that retention, as the engine declares it,
+    keeps of a group wherever they lie; 1 if it keeps all, 0 if it keeps those alone that are
+    reachable.
+    """
+    interval = ledger.header.rules.retention.interval
+    return interval if interval is not None and thinned_out(ledger, group) else 1
 
 
 def _is_unkeyed(ledger: Ledger, record: PageRecord, request: RequestRecord) -> bool:

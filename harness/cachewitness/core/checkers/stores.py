@@ -4,7 +4,7 @@ asked for again.
 What is owed follows from block tables and content: when a step ends, a request that ran in it holds
 the pages of the chunks that it has just completed. If the request ends as intended, and there was
 room in the tier, a copy of each is found there by whoever begins with the same tokens, until its
-key ends. Of recurrent states that holds for those that the device has a key for.
+key ends.
 """
 
 from __future__ import annotations
@@ -301,11 +301,12 @@ def _completed(
 
 
 def _in_table(ledger: Ledger, request: RequestRecord, run: Run, group: Group, length: int) -> bool:
-    """Whether the page in a run's table holds the block, or the state, at a length in tokens.
-
-    Of states those alone count that have a key: which are kept is the engine's to choose.
+    """Whether the page in a run's table holds the block, or the state, at a length in tokens, and
+    the state has a key if the engine declares that it stores no others.
     """
-    if group.kind == "recurrent" and request.nodes[length] not in ledger.keys.published[group.id]:
+    stores = ledger.header.rules.stores
+    keyed = group.kind == "recurrent" and stores is not None and stores.keyed
+    if keyed and request.nodes[length] not in ledger.keys.published[group.id]:
         return False
     column = (length - 1) // group.block_size
     table = run.tables[group.id]

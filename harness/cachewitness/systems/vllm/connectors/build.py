@@ -313,7 +313,11 @@ def connected_header(
     `engine_aborts`: a request whose load fails is ended.
     """
     kept = [group.id for group in header.groups if group.kind in connector.stored]
-    stores = structs.replace(connector.stores, groups=kept) if connector.stores and kept else None
+    stores = (
+        structs.replace(connector.stores, groups=kept, keyed=True)
+        if connector.stores and kept
+        else None
+    )
     tiered = with_tier(header, connector.pages, None, stores)
     pools = [
         structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool

@@ -158,7 +158,7 @@ def assemble(
     if header.level == "scheduler":
         # What is keyed on the device is stored: of windows that is not all.
         kept = [group.id for group in described.groups if group.kind in ("full", "recurrent")]
-        stores = Stores(answers=True, groups=kept) if kept else None
+        stores = Stores(answers=True, groups=kept, keyed=True) if kept else None
         tiered = with_tier(described, options_of(config).tier_pages, stores=stores)
         scheduled = SchedulerAdapter(config, observed, new_request)
         scheduled.holds = longest_held(config)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.fault_tools import REFERENCE, core, groups, wrap
+from cachewitness.engines.fault_tools import BOTH, REFERENCE, bound, core, groups, wrap
 from cachewitness.engines.mutant import declared, mutant
 
 
@@ -88,18 +89,57 @@ def interval_in_anothers_units(engine: Driver) -> None:
 
     Take the retention interval, which is in tokens, for one of half its length.
     """
+    _keep_by(engine, lambda interval: interval // 2)
+
+
+@mutant(
+    name="interval-not-kept",
+    mirrors="vllm-project/vllm#44082 (of a window what is needed for a hit is not kept)",
+    anomaly="key-owed",
+    checker="keys",
+    group="N",
+    engines=BOTH,
+)
+def interval_not_kept(engine: Driver) -> None:
+    """Reachable boundaries alone are kept, whatever the retention interval.
+
+    Ask for an interval of 0 where there is one.
+    """
+    _keep_by(engine, lambda interval: 0)
+
+
+@mutant(
+    name="every-second-interval-kept",
+    mirrors="vllm-project/vllm#45845 (an interval in other units)",
+    anomaly="key-owed",
+    checker="keys",
+    group="N",
+    engines=BOTH,
+)
+def every_second_interval_kept(engine: Driver) -> None:
+    """Of the boundaries that the retention interval keeps every second one is left out.
+
+    Take the retention interval, which is in tokens, for one of twice its length.
+    """
+    _keep_by(engine, lambda interval: 2 * interval)
+
+
+def _keep_by(engine: Driver, other: Callable[[int], int]) -> None:
+    """Let groups that are thinned out keep what another retention interval keeps, where there is
+    one.
+    """
 
     def plant(manager: Any) -> None:
-        def reachable_block_mask(original: Any, columns: range, reachable: Any) -> Any:
+        def reachable_block_mask(original: Any, *args: Any, **kwargs: Any) -> Any:
+            arguments = bound(original, args, kwargs)
+            if "retention_interval" in arguments:  # of vLLM itself
+                interval = arguments["retention_interval"]
+                return original(**{**arguments, "retention_interval": interval and other(interval)})
             config = manager.config
-            interval = manager.config.prefix_cache_retention_interval
-            manager.config = (
-                replace(config, prefix_cache_retention_interval=interval // 2)
-                if interval
-                else config
-            )
+            if interval := config.prefix_cache_retention_interval:
+                manager.config = replace(config, prefix_cache_retention_interval=other(interval))
             try:
-                return original(columns, reachable)
+                return original(**arguments)
             finally:
                 manager.config = config
 
