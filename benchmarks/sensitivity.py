@@ -36,7 +36,7 @@ from benchmarks.sensitivity_page import page
 from benchmarks.sensitivity_result import CONDITIONS, Distance, Found, Outcome
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
-from cachewitness.parity.scores.gate import Rules, judge
+from cachewitness.parity.scores.gate import Compared, Rules, judge
 from cachewitness.toy.noise import floors
 from cachewitness.toy.service import ToyService
 
@@ -68,16 +68,15 @@ class Bench:
         self.probe.begin(damage, keep=False)
         answers = self.service.answer(self.questions.asks())
         scores = self.questions.scores(f"{condition}, {name}", answers)
+        compared = Compared(scores, "restored", self.cold, self.again)
         self._warm(condition)
         return Outcome(
             condition=condition,
             changed=sum(
                 answer.tokens != self.cold.answers[i].tokens for i, answer in enumerate(answers)
             ),
-            judged=judge(self.cold, [(scores, "restored")], self.again, Rules(tokens="declared"))[
-                1
-            ][0],
-            blind=judge(self.cold, [(scores, "restored")], self.again, Rules())[1][0],
+            judged=judge([compared], Rules(tokens="declared"))[0],
+            blind=judge([compared], Rules())[0],
             distance=_distance(self.right, self._logits(self.service, self.probe, damage)),
         )
 

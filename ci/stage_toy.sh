@@ -38,7 +38,7 @@ long=()
 if [[ ${1-} = --short ]]; then
     shift
     elsewhere+=" or score"
-    long=(suites/parity/scores/test_{damage,needs,policies,score_rates,serve,server,server_failures,side_by_side}.py
+    long=(suites/parity/scores/test_{damage,needs,policies,score_rates,serve,server,server_failures,side_by_side,turns_toy}.py
         suites/toy/kernels/test_recurrences.py)
 fi
 

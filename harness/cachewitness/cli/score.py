@@ -140,7 +140,8 @@ _FILE = click.Path(path_type=Path)
     metavar="LIST",
     help=(
         "The arms to run; default: off,off-again,miss,hit,replay, and tier for a policy whose"
-        " prefixes lie in a second tier (lmcache). Also known: preempted, drafts, scarce."
+        " prefixes lie in a second tier (lmcache). Also known: preempted, drafts, scarce, turns,"
+        " turns-drafts."
     ),
 )
 @click.option(
@@ -178,7 +179,10 @@ _FILE = click.Path(path_type=Path)
     type=Finite(0, 100),
     default=50.0,
     show_default=True,
-    help="The least share of its prompts that a warm arm must restore, in percent.",
+    help=(
+        "The least share of its prompts that a warm arm must restore, in percent; of turns, of the"
+        " hits that must reach into an answer."
+    ),
 )
 @click.option(
     "--device",
@@ -235,8 +239,11 @@ def score(**options: Any) -> int:
     from cachewitness.parity.scores.gate import Rules
     from cachewitness.parity.scores.pairs import Unpaired, near_tie_of
 
-    tiered = policies.get(options["policy"]).tensors.tiered
+    tensors = policies.get(options["policy"]).tensors
+    tiered = tensors.tiered
     chosen = arms.named(arms.usual(tiered=tiered) if options["arms"] is None else options["arms"])
+    if not tensors.keeps_answers:
+        arms.refuse_turns(chosen, options["policy"])
     known = expectations_of(options["expected"], options["strict_expected"])
     engine = _engine(options)
     named = is_named(options)

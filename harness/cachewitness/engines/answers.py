@@ -41,7 +41,8 @@ class Answer(msgspec.Struct, frozen=True):
     `drafted` its tokens that were guessed and stood, `evictions` the cached blocks that made room
     while it was answered. `tokens` are those generated, the one that ended it included;
     `margins[i]` is how far (in logits) the token chosen at step i was ahead of the next one. Both
-    are empty if the backend cannot say.
+    are empty if the backend cannot say; `generated` counts the tokens of one that does not name
+    them.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Answer(msgspec.Struct, frozen=True):
     drafted: int = 0
     evictions: int = 0
     margins: tuple[float, ...] = ()
+    generated: int = 0
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):

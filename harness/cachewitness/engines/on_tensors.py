@@ -43,13 +43,15 @@ class OnTensors:
     it answers prompts; None: without options of its own (`served_plainly`). `checkpoint` is the
     trained model, of those in the fixtures, whose layers the system has caches for. `tiered`: its
     prefixes lie in a second tier, behind an engine's own cache, so a score that took nothing from
-    there checked nothing.
+    there checked nothing. `keeps_answers`: a prompt that goes on behind an answer can hit what that
+    left.
     """
 
     configurations: Callable[[], list[Configuration]] | None = None
     serve: Serve | None = None
     checkpoint: str = "toy"
     tiered: bool = False
+    keeps_answers: bool = True
 
 
 def served_plainly(policy: str, layout: Layout, serving: Serving, **options: Any) -> TraceHeader:

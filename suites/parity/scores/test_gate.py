@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
 from cachewitness.engines.answers import Answer
+from cachewitness.parity.scores import gate
 from cachewitness.parity.scores.counting import counted
 from cachewitness.parity.scores.expected import with_expectations
-from cachewitness.parity.scores.gate import Judged, Noise, Rules, exit_code, judge
+from cachewitness.parity.scores.gate import Compared, Judged, Noise, Rules, exit_code
 from cachewitness.parity.scores.groups import group_scores
 from cachewitness.parity.scores.pairs import (
     Scored,
@@ -74,6 +75,13 @@ def always(doc: int) -> bool:
     return True
 
 
+def judge(
+    cold: Scores, others: Sequence[tuple[Scores, Need]], again: Scores | None, rules: Rules
+) -> list[Judged]:
+    """Judge arms against one cold run."""
+    return gate.judge([Compared(scores, need, cold, again) for scores, need in others], rules)
+
+
 def one(
     cold: Scores,
     other: Scores,
@@ -82,7 +90,7 @@ def one(
     **rules: float | str,
 ) -> Judged:
     """Judge one arm."""
-    return judge(cold, [(other, need)], again, Rules(**rules))[1][0]  # type: ignore[arg-type, list-item]
+    return judge(cold, [(other, need)], again, Rules(**rules))[0]  # type: ignore[arg-type, list-item]
 
 
 COLD = scores("off", always)
@@ -131,7 +139,7 @@ def test_where_prefixes_lie_in_a_tier_nothing_passes_that_took_nothing_from_it(
         (hit, "restored"),
         (msgspec.structs.replace(replay, answers=served), "restored"),
     ]
-    _, judged = judge(COLD, others, AGAIN, Rules(tiered=True))
+    judged = judge(COLD, others, AGAIN, Rules(tiered=True))
     assert [arm.verdict for arm in judged] == [expected, expected]
     assert (exit_code(judged) == 5) == (not from_tier) and (
         "run the arm tier" in judged[0].reasons[0]
@@ -141,7 +149,7 @@ def test_where_prefixes_lie_in_a_tier_nothing_passes_that_took_nothing_from_it(
 def test_an_arm_that_lost_answers_fails_though_nothing_came_from_the_tier() -> None:
     """A contradiction outranks what was not checked."""
     wrong = scores("hit", lambda doc: doc % 3 > 0, restored=90)
-    _, judged = judge(
+    judged = judge(
         COLD,
         [(wrong, "restored"), (scores("replay", always, restored=90), "restored")],
         AGAIN,
@@ -425,7 +433,7 @@ def test_holm_spares_an_arm_that_is_significant_on_its_own_only() -> None:
     six = scores("hit", lambda doc: doc >= 6, restored=90)
     assert one(COLD, six, NOISY).verdict == "fail"
     even = [(scores(f"hit{i}", always, restored=90), "restored") for i in (1, 2)]
-    judged = judge(COLD, [(six, "restored"), *even], NOISY, Rules())[1]  # type: ignore[list-item]
+    judged = judge(COLD, [(six, "restored"), *even], NOISY, Rules())  # type: ignore[list-item]
     assert judged[0].verdict == "unknown" and judged[0].p_adjusted == pytest.approx(3 / 64 / 0.6)
 
 
@@ -459,7 +467,7 @@ def test_questions_of_a_tenant_are_one_prefix_and_those_of_none_are_independent(
 def test_an_arm_that_checked_nothing_costs_the_others_no_power() -> None:
     six = scores("hit", lambda doc: doc >= 6, restored=90)
     idle = scores("tier", always)
-    judged = judge(COLD, [(six, "restored"), (idle, "tier")], NOISY, Rules())[1]
+    judged = judge(COLD, [(six, "restored"), (idle, "tier")], NOISY, Rules())
     assert [arm.verdict for arm in judged] == ["fail", "nothing checked"] and exit_code(judged) == 1
 
 

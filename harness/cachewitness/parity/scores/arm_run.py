@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from cachewitness.engines.answers import Answer, Backend, Opening
-from cachewitness.parity.scores.answer_store import AnswerStore
+from cachewitness.engines.answers import Backend, Opening
+from cachewitness.parity.scores.answer_store import AnswerStore, prompt_hash
 from cachewitness.parity.scores.arms import Arm
 from cachewitness.parity.scores.asking import Asking
 from cachewitness.parity.scores.named_task import AnyTask
@@ -63,19 +63,19 @@ def run_arm(
     BackendError if the engine does not answer; what was answered is kept.
     """
     kept = AnswerStore(asked.folder, arm.name)
+    first = AnswerStore(asked.folder, f"{arm.turns_of}-first") if arm.turns_of else None
     opening = msgspec.structs.replace(asked.opening, **{key: getattr(arm, key) for key in OPENED})
-    asking = Asking(arm, kept, lambda: asked.opener(opening), nonce=asked.nonce, tell=tell)
+    asking = Asking(
+        arm, kept, lambda: asked.opener(opening), first=first, nonce=asked.nonce, tell=tell
+    )
     begins(kept.reused)
     started = time.monotonic()
     try:
         samples = asked.task.evaluate((model or _in_process)(asking), asked.opening.seed)
     finally:
         asking.close()
-    answers = {
-        doc: asking.answer(asking.ask(doc, *arguments)) for doc, arguments in _arguments(samples)
-    }
     return ArmRun(
-        scores=_scores(arm.name, samples, answers),
+        scores=_scores(samples, asking),
         seconds=time.monotonic() - started,
         versions=kept.versions,
         salts={int(line.answer.id): line.salt for line in kept.lines.values() if line.answer},
@@ -83,15 +83,16 @@ def run_arm(
     )
 
 
-def _scores(
-    arm: str, samples: Sequence[Mapping[str, Any]], answers: Mapping[int, Answer]
-) -> Scores:
+def _scores(samples: Sequence[Mapping[str, Any]], asking: Asking) -> Scores:
     """Return lm-eval's samples of an arm as scores."""
+    asks = {doc: asking.ask(doc, *arguments) for doc, arguments in _arguments(samples)}
+    sent = {doc: asking.sent(ask) or ask for doc, ask in asks.items()}
+    first = {doc: asking.first_turn(ask) for doc, ask in asks.items()}
     rows = tuple(
         Scored(
             doc=int(sample["doc_id"]),
             filter=str(sample["filter"]),
-            prompt_hash=str(sample["prompt_hash"]),
+            prompt_hash=prompt_hash(sent[int(sample["doc_id"])].prompt),
             correct=bool(sample["exact_match"]),
             extracted=str(sample["filtered_resps"][0]),
             target=str(sample["target"]),
@@ -99,7 +100,12 @@ def _scores(
         )
         for sample in samples
     )
-    return Scores(arm=arm, rows=rows, answers=answers)
+    return Scores(
+        arm=asking.arm.name,
+        rows=rows,
+        answers={doc: asking.answer(ask) for doc, ask in asks.items()},
+        first={doc: turn for doc, turn in first.items() if turn},
+    )
 
 
 def _in_process(asking: Asking) -> Any:

@@ -1,5 +1,8 @@
 """Asks the questions of one arm: opens the engine, warms its cache, and keeps every answer as it
 comes.
+
+In an arm of turns lm-eval's request is the second turn's question. What is sent for it has the
+first turn and the engine's answer in front, so it is known only once that was answered.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import Answer, Ask, Backend, BackendError
+from cachewitness.parity.scores import turns
 from cachewitness.parity.scores.answer_store import AnswerStore
 from cachewitness.parity.scores.arms import Arm
+from cachewitness.parity.scores.turns import FirstTurn, Turn
 
 BATCH = 128
 """How many questions are asked before their answers are kept."""
@@ -21,8 +26,8 @@ MAX_TOKENS = 256
 
 
 class Asking:
-    """One arm while it runs. `nonce` makes its salts differ from those of any other run;
-    `tell(n)` hears of n new answers.
+    """One arm while it runs. `first` keeps the answers to first turns, in an arm that has any;
+    `nonce` makes its salts differ from those of any other run; `tell(n)` hears of n new answers.
     """
 
     def __init__(
@@ -31,15 +36,18 @@ class Asking:
         kept: AnswerStore,
         open_backend: Callable[[], Backend],
         *,
+        first: AnswerStore | None = None,
         nonce: str = "",
         tell: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.arm = arm
         self.kept = kept
+        self._first = first
         self._open = open_backend
         self._nonce = nonce
         self._tell = tell
         self._prefixes: Sequence[str] = ()
+        self._turns: Mapping[str, Turn] = {}
         self._backend: Backend | None = None
 
     def ask(self, doc: int, prompt: str, generation: Mapping[str, Any]) -> Ask:
@@ -59,11 +67,23 @@ class Asking:
             filter(None, (self._nonce, self.arm.name, str(doc) if self.arm.own_salts else ""))
         )
 
+    def take(self, asks: Sequence[Ask], prefixes: Sequence[str]) -> None:
+        """Learn all questions and what they share. Raises UsageError if they make no turns."""
+        self._prefixes = prefixes
+        self._turns = turns.paired(asks, prefixes) if self.arm.turns_of else {}
+
+    def sent(self, ask: Ask) -> Ask | None:
+        """Return a question as it is sent; None before its first turn was answered."""
+        if not self._turns:
+            return ask
+        answer = self._first_answer(ask)
+        return self._turns[ask.id].second(ask, answer) if answer else None
+
     def missing(self, asks: Sequence[Ask]) -> list[Ask]:
         """Return what has no answer yet."""
-        return [ask for ask in asks if self.kept.answer_to(ask) is None]
+        return [ask for ask in asks if self._found(ask) is None]
 
-    def begin(self, asks: Sequence[Ask], prefixes: Sequence[str]) -> None:
+    def begin(self, asks: Sequence[Ask]) -> None:
         """Open the engine and warm its cache as the arm demands, unless everything is answered
         already.
 
@@ -71,17 +91,15 @@ class Asking:
         """
         if not self.missing(asks):
             return
-        self._prefixes = prefixes
         self._backend = self._open()
         self.kept.keep_versions(self._backend.versions())
         salted = {
-            "": [],
-            "prefix": [(p, self.salt("")) for p in prefixes],
+            "prefix": [(p, self.salt("")) for p in self._prefixes],
             "replay": [(a.prompt, a.salt) for a in asks],
         }
         warming = [
             Ask(f"warm-{i}", p, max_tokens=1, salt=salt)
-            for i, (p, salt) in enumerate(salted[self.arm.warm])
+            for i, (p, salt) in enumerate(salted.get(self.arm.warm, []))
         ]
         for start in range(0, len(warming), BATCH):
             self._answers(warming[start : start + BATCH])
@@ -96,11 +114,25 @@ class Asking:
 
         Raises BackendError if an answer cannot be had; those before it are kept.
         """
-        waiting = self.missing(asks)
-        for start in range(0, len(waiting), BATCH):
-            batch = waiting[start : start + BATCH]
-            for ask, answer in zip(batch, self._answers(batch), strict=True):
+        for batch in self.parts(self.missing(asks), BATCH):
+            sent = self.led_to(batch)
+            for ask, answer in zip(sent, self._answers(sent), strict=True):
                 self.keep(ask, answer)
+
+    def parts(self, asks: Sequence[Ask], most: int) -> list[Sequence[Ask]]:
+        """Return what is asked at a time: so many at most, and of turns a few."""
+        size = turns.BATCH if self.arm.warm == "turn" else max(1, most)
+        return [asks[start : start + size] for start in range(0, len(asks), size)]
+
+    def led_to(self, asks: Sequence[Ask]) -> list[Ask]:
+        """Return questions as they are sent, after their first turns were asked if the arm does
+        that. Raises BackendError if one of these is not answered.
+        """
+        if self.arm.warm == "turn" and self._first is not None:
+            firsts = [self._turns[ask.id].first for ask in asks]
+            for first, answer in zip(firsts, self._answers(firsts), strict=True):
+                self._first.keep(first, answer)
+        return [self._sent(ask) for ask in asks]
 
     def _answers(self, asks: Sequence[Ask]) -> list[Answer]:
         """Let the engine answer; one that dies at it, in whatever way, is an engine that did not
@@ -139,10 +171,31 @@ class Asking:
 
     def answer(self, ask: Ask) -> Answer:
         """Return the answer to a question. Raises BackendError if there is none."""
-        found = self.kept.answer_to(ask)
+        found = self._found(ask)
         if found is None:
-            raise BackendError(f"arm {self.arm.name}: question {ask.id} was not answered")
+            raise self._unanswered(ask)
         return found
+
+    def first_turn(self, ask: Ask) -> FirstTurn | None:
+        """Return what is known of a question's first turn; None in an arm that asks none."""
+        answer = self._first_answer(ask) if self.arm.warm == "turn" else None
+        return turns.first_turn(answer) if answer else None
+
+    def _first_answer(self, ask: Ask) -> Answer | None:
+        return self._first.answer_to(self._turns[ask.id].first) if self._first else None
+
+    def _found(self, ask: Ask) -> Answer | None:
+        sent = self.sent(ask)
+        return self.kept.answer_to(sent) if sent else None
+
+    def _sent(self, ask: Ask) -> Ask:
+        sent = self.sent(ask)
+        if sent is None:
+            raise self._unanswered(ask)
+        return sent
+
+    def _unanswered(self, ask: Ask) -> BackendError:
+        return BackendError(f"arm {self.arm.name}: question {ask.id} was not answered")
 
     def close(self) -> None:
         """Let go of the engine."""

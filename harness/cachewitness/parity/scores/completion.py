@@ -28,6 +28,7 @@ _NO_TIE = 1e9
 
 class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
+    completion_tokens: int = 0
     prompt_tokens_details: Details | None = None
 
 
@@ -64,6 +65,7 @@ class Completion(msgspec.Struct, frozen=True):
             prompt_tokens=usage.prompt_tokens,
             restored={"": cached},
             margins=margins,
+            generated=usage.completion_tokens,
         )
 
 

@@ -28,7 +28,7 @@ from cachewitness.engines.server_errors import error_text
 from cachewitness.parity.scores.asking import Asking
 from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, HEADERS, read
 from cachewitness.parity.scores.context import Offer
-from cachewitness.parity.scores.lm import asks_of, prefixes
+from cachewitness.parity.scores.lm import asks_of
 
 REFUSED = (400, 422)
 """How a server says that a field of a request is not for it."""
@@ -62,17 +62,17 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         its length, before anything is asked.
         """
         asks = asks_of(requests, self._asking)
-        missing = {ask.id for ask in self._asking.missing(asks)}
-        self._server.context.prepare([ask for ask in asks if ask.id in missing])
-        self._asking.begin(asks, prefixes(requests))
-        waiting = [
-            (request, ask) for request, ask in zip(requests, asks, strict=True) if ask.id in missing
-        ]
-        self._asks = {}
-        for _, ask in waiting:
-            self._asks.setdefault(ask.prompt, []).append(ask)
-        if waiting:
-            super().generate_until([request for request, _ in waiting], disable_tqdm=disable_tqdm)
+        missing = self._asking.missing(asks)
+        self._server.context.prepare(missing)
+        self._asking.begin(asks)
+        by_id = {ask.id: request for ask, request in zip(asks, requests, strict=True)}
+        for part in self._asking.parts(missing, len(missing)):
+            sent = self._asking.led_to(part)
+            self._server.context.prepare(sent)
+            self._asks = {}
+            for asked, ask in zip(part, sent, strict=True):
+                self._asks.setdefault(asked.prompt, []).append(ask)
+            super().generate_until([by_id[ask.id] for ask in part], disable_tqdm=disable_tqdm)
         return self._asking.texts(asks)
 
     async def amodel_call(

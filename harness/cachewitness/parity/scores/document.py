@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cachewitness._util.indented import indented
-from cachewitness.parity.scores.arms import AGAIN, OFF
+from cachewitness.parity.scores.arms import cold_of, is_cold
 from cachewitness.parity.scores.gate import Judged, Noise, Rules, overall
 from cachewitness.parity.scores.pairs import Scores, pair_up
 from cachewitness.parity.scores.restored import Restored, measure
@@ -85,14 +85,14 @@ def document(engine: str, outcome: Outcome, rules: Rules, settings: Mapping[str,
 
 
 def changed(outcome: Outcome, primary: str) -> list[Changed]:
-    """Return every answer that an arm lost or gained against the cold one, the lost ones of each
+    """Return every answer that an arm lost or gained against its cold one, the lost ones of each
     arm first.
     """
-    cold = outcome.scores[OFF]
     found = []
     for arm, scores in outcome.scores.items():
-        if arm in (OFF, AGAIN):
+        if is_cold(arm):
             continue
+        cold = outcome.scores[cold_of(arm)[0]]
         pairs = [
             pair
             for pair in pair_up(cold, scores)
@@ -127,6 +127,6 @@ def _entry(name: str, scores: Scores, outcome: Outcome) -> ArmEntry:
         arm=name,
         questions=len(scores.answers),
         right={each: sum(row.correct for row in scores.of(each)) for each in filters},
-        restored=measure(scores.answers),
+        restored=measure(scores.answers, scores.first),
         seconds=outcome.seconds.get(name, 0.0),
     )

@@ -21,7 +21,7 @@ whatever its score.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -145,10 +145,9 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 def noise_floor(cold: Scores, again: Scores | None, rules: Rules) -> Noise:
     """Compare two cold runs. Raises Unpaired if they did not ask the same."""
-    return _noise(cold, again, _primary(pair_up(cold, again), rules), rules) if again else Noise()
-
-
-def _noise(cold: Scores, again: Scores, pairs: list[Pair], rules: Rules) -> Noise:
+    if again is None:
+        return Noise()
+    pairs = _primary(pair_up(cold, again), rules)
     n = len(pairs)
     tokens = len(divergences(cold.answers, again.answers, rules.near_tie))
     scores = sum(counts(pairs))
@@ -156,37 +155,34 @@ def _noise(cold: Scores, again: Scores, pairs: list[Pair], rules: Rules) -> Nois
     return Noise(n=n, tokens=tokens, scores=scores, tokens_upper=upper[0], scores_upper=upper[1])
 
 
-def judge(
-    cold: Scores, others: Sequence[tuple[Scores, Need]], again: Scores | None, rules: Rules
-) -> tuple[Noise, list[Judged]]:
-    """Judge every arm against the cold one; `again` is the cold arm run once more, if it was.
-
-    Raises Unpaired if an arm did not ask the same questions as the cold one.
+class Compared(NamedTuple):
+    """An arm, what it needs, and the cold run that it is compared with; `again` is that once more,
+    if it was.
     """
-    repeated = _primary(pair_up(cold, again), rules) if again else None
-    noise = _noise(cold, again, repeated, rules) if again and repeated is not None else Noise()
-    # A cold arm that hit its cache makes every comparison with it worthless, so its shortfall is
-    # one of every arm.
-    warm = [
-        f"arm {arm.arm}: {line}"
-        for arm in (cold, again)
-        if arm
-        for line in shortfalls(measure(arm.answers), "cold")
-    ]
-    seen = [_look(cold, repeated, scores, need, rules) for scores, need in others]
-    short = [[*warm, *look.short] for look in seen]
+
+    scores: Scores
+    need: Need
+    cold: Scores
+    again: Scores | None
+
+
+def judge(others: Sequence[Compared], rules: Rules) -> list[Judged]:
+    """Judge every arm against its cold one. Raises Unpaired if it did not ask the same
+    questions.
+    """
+    seen = [_look(one, rules) for one in others]
     # Decided together, because several tests share one error rate; an arm that is not judged must
     # not use up any of it.
-    tested = [index for index, lines in enumerate(short) if not lines]
+    tested = [index for index, look in enumerate(seen) if not look.short]
     decided = dict(
         zip(tested, decide([seen[index].counts for index in tested], rules), strict=True)
     )
     judged = [
-        _judge(look, short[i], noise, decided.get(i) or decide([look.counts], rules)[0], rules)
+        _judge(look, decided.get(i) or decide([look.counts], rules)[0], rules)
         for i, look in enumerate(seen)
     ]
     untouched = rules.tiered and not any(arm.restored.from_tier for arm in judged)
-    return noise, [_vacuous(arm) for arm in judged] if untouched else judged
+    return [_vacuous(arm) for arm in judged] if untouched else judged
 
 
 def _vacuous(arm: Judged) -> Judged:
@@ -220,6 +216,7 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
     short: list[str]
     restored: Restored
     differing: list[Divergence]
+    noise: Noise
 
     @property
     def hard(self) -> list[int]:
@@ -227,18 +224,27 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
         return [found.doc for found in self.differing if found.kind == "hard"]
 
 
-def _look(
-    cold: Scores, repeated: list[Pair] | None, scores: Scores, need: Need, rules: Rules
-) -> _Look:
+def _look(one: Compared, rules: Rules) -> _Look:
+    scores, need, cold, again = one
     pairs = _primary(pair_up(cold, scores), rules)
-    restored = measure(scores.answers)
+    repeated = _primary(pair_up(cold, again), rules) if again else None
+    restored = measure(scores.answers, scores.first)
+    # A cold arm that hit its cache makes every comparison with it worthless, so its shortfall is
+    # one of every arm.
+    warm = [
+        f"arm {arm.arm}: {line}"
+        for arm in (cold, again)
+        if arm
+        for line in shortfalls(measure(arm.answers), "cold")
+    ]
     return _Look(
         arm=scores.arm,
         pairs=pairs,
         counts=counted(pairs, repeated),
-        short=shortfalls(restored, need, rules.min_share),
+        short=[*warm, *shortfalls(restored, need, rules.min_share)],
         restored=restored,
         differing=divergences(cold.answers, scores.answers, rules.near_tie),
+        noise=noise_floor(cold, again, rules),
     )
 
 
@@ -246,10 +252,11 @@ def _primary(pairs: list[Pair], rules: Rules) -> list[Pair]:
     return [pair for pair in pairs if pair.cold.filter == rules.primary]
 
 
-def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules) -> Judged:
+def _judge(look: _Look, decided: Decision, rules: Rules) -> Judged:
     whole = look.counts.whole
     groups = group_scores(look.pairs)
-    verdict, reasons = _verdict(look, short, noise, decided, rules)
+    noise = look.noise
+    verdict, reasons = _verdict(look, decided, rules)
     return Judged(
         arm=look.arm,
         verdict=verdict,
@@ -281,14 +288,13 @@ def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules
     )
 
 
-def _verdict(
-    look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules
-) -> tuple[Verdict, list[str]]:
+def _verdict(look: _Look, decided: Decision, rules: Rules) -> tuple[Verdict, list[str]]:
+    noise = look.noise
     # The order is that of the evidence: nothing to judge, a proven loss, then what makes a pass
     # worthless, and only then a pass. A loss outweighs few questions, since too few can hide a loss
     # and not make one.
-    if short or not look.pairs:
-        return "nothing checked", short or [f"no question under filter {rules.primary}"]
+    if look.short or not look.pairs:
+        return "nothing checked", look.short or [f"no question under filter {rules.primary}"]
     if _by_tokens(noise, rules) and look.hard:
         return "fail", [_changed(look, noise)]
     if decided.outcome == "lost":

@@ -22,7 +22,7 @@ class BackendLM(LM):  # type: ignore[misc]
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the text that answers each request."""
         asks = asks_of(requests, self._asking)
-        self._asking.begin(asks, prefixes(requests))
+        self._asking.begin(asks)
         self._asking.ask_missing(asks)
         return self._asking.texts(asks)
 
@@ -41,8 +41,12 @@ register_model("cachewitness")(BackendLM)
 
 
 def asks_of(requests: Sequence[Any], asking: Asking) -> list[Ask]:
-    """Return lm-eval's requests as an arm asks them."""
-    return [asking.ask(request.doc_id, *request.args) for request in requests]
+    """Return lm-eval's requests as questions of an arm, which learns what they share. Raises
+    UsageError if they do not suit it.
+    """
+    asks = [asking.ask(request.doc_id, *request.args) for request in requests]
+    asking.take(asks, prefixes(requests))
+    return asks
 
 
 def prefixes(requests: Sequence[Any]) -> list[str]:

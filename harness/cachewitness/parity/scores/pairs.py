@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from cachewitness.engines.answers import Answer
+from cachewitness.parity.scores.turns import FirstTurn
 
 NEAR_TIE = 1e-3
 """The margin, in logits, up to which two tokens are all but equal, in float32."""
@@ -52,12 +53,13 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
     """All that one arm answered: rows by question and filter, and the answers themselves by
-    question.
+    question; `first` has the first turns that it asked.
     """
 
     arm: str
     rows: tuple[Scored, ...]
     answers: Mapping[int, Answer]
+    first: Mapping[int, FirstTurn] = {}
 
     def of(self, filter_name: str) -> list[Scored]:
         """Return the rows of one filter."""

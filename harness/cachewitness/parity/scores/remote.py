@@ -150,7 +150,7 @@ class Server:
         """
         for asked, arm in (
             (opening.preempt, "preempted"),
-            (opening.drafts, "drafts"),
+            (opening.drafts, "drafts` and `turns-drafts"),
             (opening.scarce, "scarce"),
         ):
             if asked:

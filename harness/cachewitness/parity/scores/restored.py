@@ -15,12 +15,15 @@ from typing import Literal
 import msgspec
 
 from cachewitness.engines.answers import Answer
+from cachewitness.parity.scores.turns import FirstTurn
 
-Need = Literal["cold", "restored", "tier", "preempted", "drafted", "evicted"]
+Need = Literal[
+    "cold", "restored", "tier", "preempted", "drafted", "evicted", "turns", "drafted turns"
+]
 
 MIN_SHARE = 0.5
 """The share of prompt tokens that an arm with a warm cache restores at least, overall and of each
-cache group."""
+cache group; in an arm of turns, that of the questions whose hits reach into an answer."""
 COLD_SHARE = 0.01
 """What a cold arm may restore: a preempted request may find what it wrote itself."""
 HAPPENED_SHARE = 0.1
@@ -33,7 +36,9 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     cache group.
 
     `preempted`, `drafted` and `evicted` count the requests to which it happened: that lost their
-    place, that went on with a guessed token, and while which a cached block made room.
+    place, that went on with a guessed token (of turns: whose first one did), and while which a
+    cached block made room. `reached` and `ended` count the hits that read of the first turn's
+    answer, and all of it.
     """
 
     requests: int
@@ -47,15 +52,17 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     preempted: int
     drafted: int = 0
     evicted: int = 0
+    reached: int = 0
+    ended: int = 0
 
     def share(self, tokens: int) -> float:
         """Return a number of tokens as a share of those of the prompts."""
         return tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
-def measure(answers: Mapping[int, Answer]) -> Restored:
-    """Count what the answers say was restored; a group that a request does not name restored
-    nothing in it.
+def measure(answers: Mapping[int, Answer], first: Mapping[int, FirstTurn] = {}) -> Restored:
+    """Count what the answers say was restored, behind these first turns if there are any; a group
+    that a request does not name restored nothing in it.
     """
     names = sorted({name for answer in answers.values() for name in answer.restored if name})
     least_doc = min(answers, key=lambda doc: (answers[doc].restored.get("", 0), doc), default=-1)
@@ -71,8 +78,10 @@ def measure(answers: Mapping[int, Answer]) -> Restored:
         },
         from_tier=sum(answer.from_tier for answer in answers.values()),
         preempted=sum(answer.preemptions > 0 for answer in answers.values()),
-        drafted=sum(answer.drafted > 0 for answer in answers.values()),
+        drafted=sum((first or answers)[doc].drafted > 0 for doc in answers),
         evicted=sum(answer.evictions > 0 for answer in answers.values()),
+        reached=sum(turn.reached_by(answers[doc]) for doc, turn in first.items()),
+        ended=sum(turn.ended_by(answers[doc]) for doc, turn in first.items()),
     )
 
 
@@ -84,6 +93,8 @@ def shortfalls(found: Restored, need: Need, min_share: float = MIN_SHARE) -> lis
         return _too_warm(found)
     if need in ("preempted", "evicted"):
         return _rare(found, need)
+    if need in ("turns", "drafted turns"):
+        return _unreached(found, min_share) + (_rare(found, need) if "drafted" in need else [])
     short = [_below("restored", found.share(found.tokens), min_share)]
     short += [
         _below(f"group {name} restored", found.share(tokens), min_share)
@@ -103,10 +114,23 @@ def shortfalls(found: Restored, need: Need, min_share: float = MIN_SHARE) -> lis
     return [line for line in short if line]
 
 
+def _unreached(found: Restored, min_share: float) -> list[str]:
+    if found.reached >= min_share * found.requests and found.reached:
+        return []
+    line = (
+        f"{found.reached} of {found.requests} hits reached into the answer of the first turn, and"
+        f" no further, less than {min_share:.0%}"
+    )
+    if found.reached:
+        return [line]
+    return [f"{line}: the cache keeps nothing of answers, or its blocks are longer than these"]
+
+
 def _rare(found: Restored, need: Need) -> list[str]:
     happened, what = {
         "preempted": (found.preempted, "requests were preempted"),
         "drafted": (found.drafted, "requests went on with a guessed token"),
+        "drafted turns": (found.drafted, "first turns went on with a guessed token"),
         "evicted": (found.evicted, "requests saw a cached block make room"),
     }[need]
     return (

@@ -13,9 +13,17 @@ from cachewitness import __version__
 from cachewitness.core.result import EXIT_FAIL, EXIT_USAGE
 from cachewitness.parity.scores.answer_store import AnswerStore
 from cachewitness.parity.scores.arm_run import ArmRun, Questions, run_arm
-from cachewitness.parity.scores.arms import AGAIN, OFF, Arm
+from cachewitness.parity.scores.arms import AGAIN, OFF, Arm, cold_of, is_cold
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.gate import Judged, Noise, Rules, exit_code, judge
+from cachewitness.parity.scores.gate import (
+    Compared,
+    Judged,
+    Noise,
+    Rules,
+    exit_code,
+    judge,
+    noise_floor,
+)
 from cachewitness.parity.scores.pairs import Scores
 from cachewitness.parity.scores.side_by_side import side_by_side
 
@@ -89,11 +97,10 @@ class Runner:
                     self._listener.measured(runs[OFF].scores, again.scores if again else None)
                 runs[arm.name] = run(arm)
         scores = {name: one.scores for name, one in runs.items()}
-        others = [(scores[arm.name], arm.need) for arm in arms if arm.name not in (OFF, AGAIN)]
-        noise, judged = judge(scores[OFF], others, scores.get(AGAIN), rules)
+        others = [_compared(arm, scores) for arm in arms if not is_cold(arm.name)]
         return Outcome(
-            noise=noise,
-            judged=judged,
+            noise=noise_floor(scores[OFF], scores.get(AGAIN), rules),
+            judged=judge(others, rules),
             scores=scores,
             versions=installed()
             | {key: value for one in runs.values() for key, value in one.versions.items()},
@@ -128,6 +135,11 @@ class Runner:
         ran = result()
         self._listener.answered(total - kept)
         return ran
+
+
+def _compared(arm: Arm, scores: Mapping[str, Scores]) -> Compared:
+    cold, again = cold_of(arm.name)
+    return Compared(scores[arm.name], arm.need, scores[cold], scores.get(again))
 
 
 def installed() -> dict[str, str]:

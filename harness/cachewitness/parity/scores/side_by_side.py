@@ -46,10 +46,17 @@ def side_by_side(
     arms: Sequence[Arm], asked: Questions, jobs: int
 ) -> Iterator[Mapping[str, Callable[[], ArmRun]]]:
     """Begin with all arms, `jobs` at a time; yield by arm how to wait for it, which raises
-    BackendError if the engine died.
+    BackendError if the engine died. A cold run of second turns begins once it is waited for, and
+    the arm that asked the first turns is over.
     """
     with workers(jobs, _one_thread, method="spawn") as pool:
-        yield {arm.name: partial(_result, arm, pool.submit(run_arm, arm, asked)) for arm in arms}
+
+        def begun(arm: Arm) -> Callable[[], ArmRun]:
+            if arm.turns_of not in ("", arm.name):
+                return lambda: _result(arm, pool.submit(run_arm, arm, asked))
+            return partial(_result, arm, pool.submit(run_arm, arm, asked))
+
+        yield {arm.name: begun(arm) for arm in arms}
 
 
 def _one_thread() -> None:

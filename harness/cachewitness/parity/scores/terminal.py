@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cachewitness.core.result import EXIT_USAGE
-from cachewitness.parity.scores.arms import AGAIN
+from cachewitness.parity.scores.arms import is_noise
 from cachewitness.parity.scores.document import Changed, Document
 from cachewitness.parity.scores.gate import Judged
 from cachewitness.report.counterexample import wrapped
@@ -34,6 +34,8 @@ _PRIMARY = {
 }
 _HAPPENED = ("preempted", "drafted", "evicted")
 """What is counted by requests."""
+_OF_TURNS = {"reached": "into answers", "ended": "to their ends"}
+"""The same of second turns: how far their hits reach."""
 
 
 def heading(engine: str, task: str, questions: int, seed: int, out: Console) -> None:
@@ -108,7 +110,7 @@ def _arm_rows(whole: Document) -> list[dict[str, Any]]:
             "least": f"{entry.restored.least:,}",
             "verdict": "cold",
         }
-        if entry.arm == AGAIN:
+        if is_noise(entry.arm):
             row |= {"verdict": "noise"}
         if entry.arm in judged:
             row |= _figures(judged[entry.arm])
@@ -130,9 +132,10 @@ def _figures(arm: Judged) -> dict[str, Any]:
 
 def _print_restored(whole: Document, out: Console) -> None:
     """Print the share that each cache group restored, in the arms that restored anything."""
+    turns = _OF_TURNS if any(entry.restored.reached for entry in whole.arms) else {}
     rows = [
         {"arm": entry.arm, "tier": f"{entry.restored.share(entry.restored.from_tier):.1%}"}
-        | {name: f"{getattr(entry.restored, name):,}" for name in _HAPPENED}
+        | {name: f"{getattr(entry.restored, name):,}" for name in (*_HAPPENED, *turns)}
         | {
             name: f"{entry.restored.share(tokens):.1%}"
             for name, tokens in entry.restored.groups.items()
@@ -145,7 +148,7 @@ def _print_restored(whole: Document, out: Console) -> None:
         columns = {"arm": "restored by"} | {name: f"group {name}" for name in names}
         print_objects(
             rows,
-            columns | {"tier": "of a tier"} | {name: name for name in _HAPPENED},
+            columns | {"tier": "of a tier"} | {name: name for name in _HAPPENED} | turns,
             out,
             justify="right",
         )

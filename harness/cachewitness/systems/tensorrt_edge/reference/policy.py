@@ -111,7 +111,7 @@ POLICY = PolicyKind(
     open=_open,
     steer=_steer,
     configurations=configurations,
-    tensors=OnTensors(cold_configurations, serve),
+    tensors=OnTensors(cold_configurations, serve, keeps_answers=False),
     not_applicable=NOT_APPLICABLE,
     answers=_answers,
     sizing=Sizing(_plan, aliases=("tensorrt_edge_llm",)),
