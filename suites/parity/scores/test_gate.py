@@ -120,6 +120,21 @@ def test_an_arm_without_a_changed_token_passes_where_tokens_decide_and_enough_we
         assert (judged.verdict, judged.near_ties, judged.hard) == (expected, 0, [])
 
 
+def test_each_arm_is_judged_by_its_own_cold_runs() -> None:
+    """A cold run that was warm, or that is answered otherwise the second time, is nothing to the
+    others.
+    """
+    rules = Rules(tokens="declared")
+    hit = Compared(scores("hit", always, restored=90), "restored", COLD, AGAIN)
+    own = scores("turns-off", always)
+    turns = Compared(scores("turns", always, restored=90), "restored", own, None)
+    warm = turns._replace(cold=scores("turns-off", always, restored=90))
+    assert [one.verdict for one in gate.judge([hit, warm], rules)] == ["pass", "nothing checked"]
+    assert gate.judge([hit, warm], rules)[1].reasons[0].startswith("arm turns-off: a cold arm")
+    noisy = turns._replace(again=NOISY)
+    assert [one.verdict for one in gate.judge([hit, noisy], rules)] == ["pass", "unknown"]
+
+
 @pytest.mark.parametrize(
     ("from_tier", "expected"), [(0, "nothing checked"), (90, "pass")], ids=["untouched", "served"]
 )

@@ -21,6 +21,7 @@ from cachewitness.parity.scores.arm_run import ArmRun, Questions, run_arm
 from cachewitness.parity.scores.gate import Rules
 from cachewitness.parity.scores.run import Outcome, Runner
 from cachewitness.parity.scores.side_by_side import WORTH, jobs_for, side_by_side
+from suites.support import turns_double
 from suites.support.sampled import of_all
 from suites.support.stub_backend import Silent, Stub, opener
 
@@ -65,6 +66,17 @@ def test_the_outcome_is_that_of_one_process_and_a_second_run_goes_on_from_what_w
     assert msgspec.structs.replace(one, seconds={}) == msgspec.structs.replace(two, seconds={})
     assert two.judged[0].n == 16 and set(two.seconds) == {"off", "off-again", "hit"}
     assert two.reused == 0 and _run(questions, 2).reused == 48
+
+
+def talking(opening: Opening) -> Backend:
+    return turns_double.opener(tasks.problems(limit=16), named=False)(opening)
+
+
+def test_cold_runs_of_second_turns_wait_for_the_first_ones(tmp_path: Path) -> None:
+    """These are answered in another process, and the cold runs ask behind the same answers."""
+    outcome = _run(asked(tmp_path / "run", talking), 2, "off,off-again,turns")
+    assert [(arm.verdict, arm.restored.reached) for arm in outcome.judged] == [("pass", 16)]
+    assert [*outcome.scores][2:] == ["turns", "turns-off", "turns-off-again"]
 
 
 class Telling(Silent):
@@ -120,5 +132,6 @@ def test_how_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert jobs_for(asked(tmp_path / "own", lambda opening: sound(opening)), ARMS, 2) == 1
 
 
-def _run(questions: Questions, jobs: int) -> Outcome:
-    return Runner(questions, listener=Silent(), jobs=jobs).run(ARMS, Rules(tokens="declared"))
+def _run(questions: Questions, jobs: int, names: str = "") -> Outcome:
+    chosen = arms.named(names) if names else ARMS
+    return Runner(questions, listener=Silent(), jobs=jobs).run(chosen, Rules(tokens="declared"))

@@ -87,8 +87,8 @@ def test_what_an_answer_leaves_wrong_is_read_by_its_next_turn_alone(
 
 NOT_READ = {
     "prompts alone are kept": ({"keeps_answers": False}, "0 of 16", "keeps nothing of answers"),
-    "blocks are longer than answers": ({"block": 256}, "0 of 16", "or its blocks are longer"),
-    "all is said to be restored": ({"claims": True}, "0 of 16", "and no further"),
+    "blocks are longer than answers": ({"block": 256}, "0 of 16", "or blocks longer than these"),
+    "all is said to be restored": ({"claims": True}, "0 of 16", "or had the whole question before"),
 }
 
 
@@ -133,6 +133,12 @@ def test_a_hit_counts_from_the_answers_first_token_to_shortly_behind_its_last(
     turn = FirstTurn(prompt_tokens=100, answer_tokens=10, drafted=0)
     answer = Answer("0", "", prompt_tokens=130, restored=restored)
     assert (turn.reached_by(answer), turn.ended_by(answer)) == (reached, ended)
+
+
+def test_an_answer_that_is_made_into_fewer_tokens_than_were_generated_is_not_judged() -> None:
+    turn = FirstTurn(prompt_tokens=9, answer_tokens=12, drafted=0)
+    assert not turn.reached_by(Answer("0", "", prompt_tokens=19, restored={"": 18}))
+    assert not turn.reached_by(Answer("0", "", prompt_tokens=21, restored={"": 20}))
 
 
 def test_half_of_the_hits_reach_and_drafts_happened_where_they_must() -> None:

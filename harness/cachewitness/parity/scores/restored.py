@@ -118,12 +118,15 @@ def _unreached(found: Restored, min_share: float) -> list[str]:
     if found.reached >= min_share * found.requests and found.reached:
         return []
     line = (
-        f"{found.reached} of {found.requests} hits reached into the answer of the first turn, and"
-        f" no further, less than {min_share:.0%}"
+        f"{found.reached} of {found.requests} hits ended in the answer of the first turn or shortly"
+        f" behind it, less than {min_share:.0%}"
     )
     if found.reached:
         return [line]
-    return [f"{line}: the cache keeps nothing of answers, or its blocks are longer than these"]
+    return [
+        f"{line}: the cache keeps nothing of answers, or blocks longer than these, or had the whole"
+        " question before"
+    ]
 
 
 def _rare(found: Restored, need: Need) -> list[str]:

@@ -45,11 +45,13 @@ class FirstTurn(msgspec.Struct, frozen=True, kw_only=True):
         in front of what is asked now.
 
         Behind the answer, half of what follows may be restored: an engine may have gone on for a
-        few tokens before it heard that the answer is over.
+        few tokens before it heard that the answer is over. An answer that is made into so few
+        tokens that nothing follows is another one than was generated.
         """
         resumed = min(answer.restored.values(), default=0)
-        most = self.end + max(0, answer.prompt_tokens - self.end) // 2
-        return bool(self.answer_tokens) and self.prompt_tokens < resumed <= most
+        follows = answer.prompt_tokens - self.end
+        known = self.answer_tokens > 0 and follows > 0
+        return known and self.prompt_tokens < resumed <= self.end + follows // 2
 
     def ended_by(self, answer: Answer) -> bool:
         """Whether the hit has all of the answer but its last token, which engines do not compute
