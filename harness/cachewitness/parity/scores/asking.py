@@ -114,14 +114,14 @@ class Asking:
 
         Raises BackendError if an answer cannot be had; those before it are kept.
         """
-        for batch in self.parts(self.missing(asks), BATCH):
+        for batch in self.parts(self.missing(asks), BATCH, turns.BATCH):
             sent = self.led_to(batch)
             for ask, answer in zip(sent, self._answers(sent), strict=True):
                 self.keep(ask, answer)
 
-    def parts(self, asks: Sequence[Ask], most: int) -> list[Sequence[Ask]]:
-        """Return what is asked at a time: so many at most, and of turns a few."""
-        size = turns.BATCH if self.arm.warm == "turn" else max(1, most)
+    def parts(self, asks: Sequence[Ask], most: int, of_turns: int) -> list[Sequence[Ask]]:
+        """Return what is asked at a time: so many at most, and so many that have first turns."""
+        size = of_turns if self.arm.warm == "turn" else max(1, most)
         return [asks[start : start + size] for start in range(0, len(asks), size)]
 
     def led_to(self, asks: Sequence[Ask]) -> list[Ask]:

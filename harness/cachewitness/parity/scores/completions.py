@@ -66,7 +66,7 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         self._server.context.prepare(missing)
         self._asking.begin(asks)
         by_id = {ask.id: request for ask, request in zip(asks, requests, strict=True)}
-        for part in self._asking.parts(missing, len(missing)):
+        for part in self._asking.parts(missing, len(missing), self._server.concurrent):
             sent = self._asking.led_to(part)
             self._server.context.prepare(sent)
             self._asks = {}

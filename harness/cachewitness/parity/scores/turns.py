@@ -21,9 +21,9 @@ import msgspec
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import Answer, Ask
 
-BATCH = 32
+BATCH = 16
 """Second turns are asked as soon as so many first ones are answered, while a small cache still has
-these."""
+these; of a server, as many as it gets requests at a time."""
 GAP = "\n\n"
 """What stands between an answer and the next question, as between lm-eval's examples."""
 
