@@ -44,13 +44,11 @@ class Conversation:
             )
             self.generator = og.Generator(model, settings)
 
-    @property
     def length(self) -> int:
         """Return how many tokens the library says that it holds."""
         with native():
             return int(self.generator.token_count())
 
-    @property
     def tokens(self) -> list[int]:
         """Return the tokens that the library says that it holds."""
         with native():
@@ -58,7 +56,7 @@ class Conversation:
 
     def reach(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt, all but its last at most, this can go on behind."""
-        held = self.tokens
+        held = self.tokens()
         common = shared(held, prompt[:-1])
         if common == len(held) or self.rewinds == "anywhere":
             return common
@@ -67,7 +65,7 @@ class Conversation:
 
     def rewind(self, length: int) -> None:
         """Take all tokens back but the first `length`."""
-        if length < self.length:
+        if length < self.length():
             with native():
                 self.generator.rewind_to(length)
         if not length:
@@ -82,7 +80,7 @@ class Conversation:
         """Have the library keep its states as they are."""
         with native():
             self.generator.snapshot_state()
-        self.snapshot_at = self.length
+        self.snapshot_at = self.length()
 
     def logits(self) -> Any:
         """Return the logits [vocabulary] of what follows. A token that was generated and not

@@ -24,6 +24,7 @@ from cachewitness import (
     WrittenFor,
 )
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.onnxruntime_genai.settings import (
     CONTROL,
     NAME,
@@ -101,6 +102,18 @@ def _layout(interval: int) -> Layout:
     return Layout(f"rewound-{interval}", groups, story, source)
 
 
+_LEFT = by_release({"0.18": "onnxruntime-genai-0.18-left.txt"})
+_GROWN = by_release({"0.18": "onnxruntime-genai-0.18-grown.txt"})
+
+
+def _known_lists(version: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the lists of a release: one is about answers whose last token is left, one about
+    buffers that grow.
+    """
+    left = _LEFT(version, options) if options.get("answer") == "left" else ()
+    return left + (_GROWN(version, options) if options.get("buffer") == "grown" else ())
+
+
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed ONNX Runtime GenAI's generators, kept and rewound, on tiny models",
@@ -124,4 +137,5 @@ ENGINE = EngineKind(
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
     process=OwnProcess(imports=("cachewitness.systems.onnxruntime_genai.engine",)),
     written_for=WrittenFor("ONNX Runtime GenAI", NAME, "0.18", "0.18", (MODELS,)),
+    known=KnownFindings(_known_lists),
 )

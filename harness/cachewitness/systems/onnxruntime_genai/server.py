@@ -100,7 +100,7 @@ class Server:
             self.kept.remove(talk)
             talk.rewind(reached[talk])
         request.conversation = talk
-        request.restored = request.held = talk.length
+        request.restored = request.held = talk.length()
         if self._is_kept(request):
             talk.snapshot()
 
@@ -114,12 +114,16 @@ class Server:
                 oldest.rewind(0)
                 oldest.identity = salt
                 return oldest
+        return self.opened(salt)
+
+    def opened(self, salt: str) -> Conversation:
+        """Return a new conversation."""
         return Conversation(self.model, self.ways.rewinds, salt, shared=self.ways.shared)
 
     def keep(self, request: Request) -> None:
         """Keep the conversation of a request that is over, if it holds anything."""
         talk, request.conversation = request.conversation, None
-        if not self.caching or talk is None or not talk.length:
+        if not self.caching or talk is None or not talk.length():
             return
         if self.ways.computed and request.tokens:
             talk.logits()
