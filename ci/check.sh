@@ -56,6 +56,7 @@ likelihood  likelihoods of a real pretrained hybrid on llama.cpp's server      c
 openvino  the real OpenVINO GenAI on tiny hybrid models                        ci/stage_openvino.sh
 transformers  the installed transformers on tiny hybrid models                 ci/stage_transformers.sh
 mlx    the installed mlx-lm on tiny hybrid models                             ci/stage_mlx.sh
+onnxruntime-genai  the installed ONNX Runtime GenAI on tiny models           ci/stage_onnxruntime_genai.sh
 campaign  campaigns on a real PostgreSQL server and a real Ray cluster        ci/stage_campaign.sh
 routers  the installed Dynamo's radix tree behind key events                    ci/stage_routers.sh
 sglang  the installed SGLang, and faults patched into it                       ci/stage_sglang.sh

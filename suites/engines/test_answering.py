@@ -25,7 +25,7 @@ def header(name: str, **options: object) -> TraceHeader:
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 2.5, True, "many"])
-@pytest.mark.parametrize("name", ["mlx-lm", "sample", "transformers"])
+@pytest.mark.parametrize("name", ["mlx-lm", "onnxruntime-genai", "sample", "transformers"])
 def test_a_chunk_is_a_number_of_tokens(name: str, chunk: Any) -> None:
     """An engine that computes no token in a step would be taken for one that hangs; it is
     refused before it is imported.

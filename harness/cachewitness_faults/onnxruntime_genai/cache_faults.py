@@ -204,21 +204,24 @@ def _whole(engine: Any) -> None:
         talk = request.conversation
         original(request)
         if talk in server.kept and request.held < len(request.prompt):
-            claimed = list(request.prompt)
-            tokens, length, append = talk.tokens, talk.length, talk.append
-
-            def rewind(to: int) -> None:
-                del claimed[to:]
-
-            def appended(more: Any) -> None:
-                talk.tokens, talk.length, talk.append = tokens, length, append
-                del talk.rewind
-                append(more)
-
-            talk.tokens, talk.length = lambda: claimed, lambda: len(claimed)
-            talk.rewind, talk.append = rewind, appended
+            _claim(talk, list(request.prompt))
 
     wrap(server, "keep", keep)
+
+
+def _claim(talk: Any, claimed: list[int]) -> None:
+    """Have a conversation say that it holds these tokens, until more are appended."""
+    own = ("tokens", "length", "rewind", "append")
+
+    def append(original: Any, tokens: list[int]) -> None:
+        for name in own:
+            delattr(talk, name)
+        original(tokens)
+
+    wrap(talk, "tokens", lambda original: claimed)
+    wrap(talk, "length", lambda original: len(claimed))
+    wrap(talk, "rewind", lambda original, to: claimed.__delitem__(slice(to, None)))
+    wrap(talk, "append", append)
 
 
 @mutant(name="genai-shared-by-two", mirrors="FreeToken#287", group="H", **_OWN)

@@ -12,7 +12,7 @@ REWINDS: Mapping[str, Rewinds] = {"qwen3_5": "snapshot", "lfm2": "never", "llama
 """Where the library rewinds each model to: any length, the one snapshot of a generator (or 0), or
 not at all.
 
-ONNX Runtime GenAI 0.18, generators.cpp `RewindToLength` and recurrent_state.cpp `RewindTo`.
+ONNX Runtime GenAI 0.18, `Generator::RewindToLength` and `RecurrentState::RewindTo`.
 """
 CONTROL = "llama"
 """Attention alone."""
