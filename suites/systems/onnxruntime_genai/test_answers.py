@@ -82,6 +82,19 @@ CUT = [
     *asked("b", "doc:60 more:9"),
 ]
 """A client goes away in the middle of its prompt, of which 23 tokens are computed in a step."""
+LEFT = [
+    *asked("a", "doc:60"),
+    Submit(r="b", prompt="other:80", generate=3),
+    Submit(r="c", prompt="doc:41 left:9", generate=3),
+    Step(),
+    Abort("c"),
+    Submit(r="d", prompt="doc:30 right:9", generate=3),
+    Finish("b"),
+    Finish("d"),
+]
+"""A client goes away when its conversation is rewound, and `b` has all 23 tokens of the step: the
+next one rewinds it again.
+"""
 TWICE = [
     *asked("a", "doc:60"),
     *asked("b", "doc:41 more:9"),
@@ -212,6 +225,14 @@ def test_an_answer_whose_last_token_is_left_is_wrong_behind_it(model: str) -> No
     of = trace(*GROWN[:4])
     assert found(of, model=model, answer="left") == ["answer-differs"]
     assert found(of, model=model, answer="left", buffer="grown") == ["engine-crashed"]
+
+
+@installed
+def test_a_second_rewind_in_turn_is_wrong_in_buffers_that_grow() -> None:
+    """It is right in a shared buffer, and a model with states is not rewound there."""
+    assert found(trace(*LEFT, chunk=23), model="llama", buffer="grown") == ["answer-differs"]
+    assert found(trace(*LEFT, chunk=23), model="llama") == []
+    assert found(trace(*LEFT, chunk=23), model=HYBRID, buffer="grown") == []
 
 
 @installed
