@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachewitness.core.events import Group, Header, Hit, Pool
-from cachewitness.core.restored import from_tier, restored
+from cachewitness.core.restored import from_tier, loaded, restored
 
 FULL = Group(id=0, kind="full", block_size=4)
 STATE = Group(id=1, kind="recurrent", block_size=8)
@@ -58,3 +58,25 @@ def test_group_comes_from_a_tier_if_its_last_column_was_fetched_there(
     ]
     hit = Hit(r="a", reported=resume, resume=resume, pages=[[6, 7], [8], *aside], tier="cpu")
     assert from_tier(header(FULL, STATE, *copies), hit) == expected
+
+
+@pytest.mark.parametrize(
+    ("stop", "aside", "expected"),
+    [
+        (8, [[3, 4], [-1]], 8),
+        (8, [[-1, 4], [-1]], 4),
+        (7, [[-1, 4], [-1]], 3),
+        (8, [[-1, 4], [5]], 8),
+        (8, [[], []], 0),
+    ],
+)
+def test_tokens_are_loaded_that_lie_in_a_block_from_elsewhere_of_any_group(
+    stop: int, aside: list[list[int]], expected: int
+) -> None:
+    """Each counts once, whatever groups have it."""
+    copies = [
+        Group(id=2, kind="full", block_size=4, pool=1, source_group=0),
+        Group(id=3, kind="recurrent", block_size=8, pool=1, source_group=1),
+    ]
+    hit = Hit(r="a", reported=8, resume=7, pages=[[6, 7], [8], *aside], tier="cpu")
+    assert loaded(header(FULL, STATE, *copies), hit, stop) == expected

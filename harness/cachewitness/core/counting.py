@@ -25,6 +25,7 @@ from cachewitness.core.events import (
     Unpublish,
 )
 from cachewitness.core.ledger.requests import RequestRecord
+from cachewitness.core.restored import loaded
 from cachewitness.core.result import Activity
 
 Handlers = dict[type[Event], Callable[[Any], None]]
@@ -41,8 +42,7 @@ class Counting:
         self.counted = header.level == "answers"  # where there are no pages to be counted
         self._requests = requests
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
-        local = header.local_groups()
-        self._aside = [group for group in header.groups if group not in local]
+        self._header = header
         self._in_flight: dict[int, dict[str, list[int]]] = {}
         """By step in flight: the drafts of each run that has some."""
         self._verified: dict[str, list[int]] = {}
@@ -100,23 +100,7 @@ class Counting:
             activity.hit_tokens += event.resume
             if event.tier != "local":
                 activity.from_tier += 1
-                activity.loaded_tokens += self._loaded(event)
-
-    def _loaded(self, hit: Hit) -> int:
-        """Return how many tokens of a hit lie in blocks of which some group's page comes from
-        another tier.
-        """
-        spans = {
-            (column * group.block_size, min((column + 1) * group.block_size, hit.resume))
-            for group in self._aside
-            for column, page in enumerate(hit.pages[group.id])
-            if page >= 0
-        }
-        total = reached = 0
-        for start, stop in sorted(spans):
-            total += max(0, stop - max(start, reached))
-            reached = max(reached, stop)
-        return total
+                activity.loaded_tokens += loaded(self._header, event, event.resume)
 
     def _read(self, event: Read) -> None:
         if event.group in self._recurrent:

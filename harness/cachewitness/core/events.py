@@ -498,8 +498,9 @@ class Stats(_Event, tag="stats", gc=False):
     they were told last.
 
     Of `requests` that were admitted with `looked_up` tokens the device had `found` (−1: the engine
-    does not say); `again` is the same of those that had lost their place before. `restored`: so
-    many tokens their clients are told to be from a cache.
+    does not say); `again` is the same of those that had lost their place before. `tier`: of either,
+    (requests, tokens that the device had not, how many of these another tier had), None if the
+    engine does not say. `restored`: so many tokens their clients are told to be from a cache.
     """
 
     pool: int
@@ -508,6 +509,7 @@ class Stats(_Event, tag="stats", gc=False):
     looked_up: int = -1
     found: int = -1
     again: tuple[int, int, int] = (0, 0, 0)
+    tier: tuple[int, int, int] | None = None
     restored: list[tuple[str, int]] = []
 
 

@@ -47,3 +47,22 @@ def from_tier(header: Header, hit: Hit) -> dict[str, int]:
         there = any(0 < column <= len(pages) and pages[column - 1] != NOWHERE for pages in copies)
         least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
     return least
+
+
+def loaded(header: Header, hit: Hit, stop: int) -> int:
+    """Return how many of the first `stop` tokens of a hit lie in blocks of which some group's page
+    was fetched from another tier.
+    """
+    local = header.local_groups()
+    spans = {
+        (column * group.block_size, min((column + 1) * group.block_size, stop))
+        for group in header.groups
+        if group not in local
+        for column, page in enumerate(hit.pages[group.id])
+        if page != NOWHERE
+    }
+    total = reached = 0
+    for start, end in sorted(spans):
+        total += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

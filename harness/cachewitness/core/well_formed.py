@@ -562,6 +562,11 @@ class WellFormedness:
             )
         if event.pool not in self._pools:
             raise self._no_pool(event.pool, "pool")
+        if event.tier is not None and (event.requests < 0 or len(self._tiers) == 1):
+            raise MalformedHistory(
+                "look-ups in another tier - at `$.tier`; the device's are told with them, and the"
+                " header has a pool of such a tier"
+            )
         for r, _ in event.restored:
             self._check_known(r, "restored")
 

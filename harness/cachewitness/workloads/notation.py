@@ -16,7 +16,7 @@ The header comes first::
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
     submit r1 sys:8 a:2 salt=x adapter=tuned media=4+2:cat shared=8
-    hit r1 8 | 3 4 | 0 5                      `hit r1 8 resume 7 tier cpu | …`
+    hit r1 8 | 3 4 | 0 5                      `hit r1 8 resume 7 tier cpu | 3 4 | - 5`: column 0 was not fetched
     acquire r1 | 3 4 | 5                         `drop r1 | 3`, or `drop r1` for all that it holds
     publish 1/5 r1:8                          page 5 of group 1 as the first 8 tokens of r1
     unpublish 1/5 evict                       `unpublish 1/5:8 evict` if the page has several keys
@@ -37,7 +37,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     counts 0: free 5 held 3 cached 1          `refs 3=2 4=1`
     stored 0 h1 h2 | sys:8 by 4               routers are told; `… behind h0 salt=x adapter=tuned media=cat@1,-`, `stored - …`
     removed 0 h1 / cleared                    `removed - h1` names no group; `unreadable Moved is no event`
-    stats 0: usage 0.5 admitted 1 of 9 found 8        operators are told; `… again 1 of 9 found 8 restored r1=8`
+    stats 0: usage 0.5 admitted 1 of 9 found 8        operators are told; `… again 1 of 9 found 8 tier 1 of 5 found 4 restored r1=8`
     died 4 AssertionError: no block
 
 A history at answers level begins with a line of its own, and has no pages and no steps::
@@ -114,6 +114,7 @@ from cachewitness.core.events import (
     Write,
     Zero,
 )
+from cachewitness.core.restored import NOWHERE
 from cachewitness.core.trace_format import Media, Vocabulary
 from cachewitness.core.worker import Worker
 
@@ -540,7 +541,7 @@ class _Reader:
                 r=r,
                 reported=reported,
                 resume=resume,
-                pages=self._tables(match[5] or ""),
+                pages=self._tables(match[5] or "", hit=True),
                 tier=match[4] or "local",
             )
         )
@@ -596,27 +597,33 @@ class _Reader:
         self.events.append(KvUnreadable(why=rest))
 
     def _read_stats(self, rest: str) -> None:
-        form = "stats 0: usage 0.5 admitted 1 of 9 found 8 again 1 of 9 found 8 restored r1=8"
+        form = (
+            "stats 0: usage 0.5 admitted 1 of 9 found 8 again 1 of 9 found 8 tier 1 of 5 found 4"
+            " restored r1=8"
+        )
         look_ups = r"(\d+) of (\d+) found (\d+)"
         pattern = (
-            rf"(\d+): usage ([\d.]+)(?: admitted {look_ups})?(?: again {look_ups})?(?: restored"
-            r" ((?:\w+=\d+ ?)+))?"
+            rf"(\d+): usage ([\d.]+)(?: admitted {look_ups})?(?: again {look_ups})?"
+            rf"(?: tier {look_ups})?(?: restored ((?:\w+=\d+ ?)+))?"
         )
         match = _matched(pattern, rest, form)
-        first = match.group(3, 4, 5)
-        again = match.group(6, 7, 8)
+        first, again, tier = (
+            (int(match[at]), int(match[at + 1]), int(match[at + 2])) if match[at] else None
+            for at in (3, 6, 9)
+        )
         self.events.append(
             Stats(
                 pool=int(match[1]),
                 usage=float(match[2]),
                 **(
-                    dict(zip(("requests", "looked_up", "found"), map(int, first), strict=True))
-                    if first[0]
+                    dict(zip(("requests", "looked_up", "found"), first, strict=True))
+                    if first
                     else {}
                 ),
-                again=(int(again[0]), int(again[1]), int(again[2])) if again[0] else (0, 0, 0),
+                again=again or (0, 0, 0),
+                tier=tier,
                 restored=[
-                    (r, int(count)) for r, count in re.findall(r"(\w+)=(\d+)", match[9] or "")
+                    (r, int(count)) for r, count in re.findall(r"(\w+)=(\d+)", match[12] or "")
                 ],
             )
         )
@@ -685,17 +692,22 @@ class _Reader:
         stop = int(match[4])
         return self.groups[int(match[1])], self._request(match[2], stop), int(match[3]), stop, pages
 
-    def _tables(self, bars: str) -> list[list[int]]:
-        """Return the pages behind each bar, one list for every group."""
+    def _tables(self, bars: str, *, hit: bool = False) -> list[list[int]]:
+        """Return the pages behind each bar, one list for every group. A hit says `-` of a column
+        that another tier did not fill.
+        """
         before, *parts = bars.split("|")
         if before.strip() or len(parts) > len(self.groups):
             raise UsageError(
                 f"{bars.strip()!r} should be pages behind a bar for each of {len(self.groups)}"
                 " groups"
             )
-        tables = [_numbers(part) for part in parts] + [[] for _ in self.groups[len(parts) :]]
         return [
-            [self._page(group, page)[1] for page in table] for group, table in enumerate(tables)
+            [
+                NOWHERE if hit and word == "-" else self._page(group, *_numbers(word))[1]
+                for word in part.split()
+            ]
+            for group, part in enumerate([*parts, *[""] * (len(self.groups) - len(parts))])
         ]
 
     def _filled(self, tables: list[list[int]]) -> Iterator[tuple[Group, list[int]]]:

@@ -23,6 +23,9 @@ EVENTS, TRACKER = (
     "OffloadingEventsTracker",
 )
 
+ASKED = "request.num_tokens - num_new_local_computed_tokens"
+"""What of a request its connector is asked for, in tokens."""
+
 fault = partial(edited, level="scheduler", group="K")
 
 CONNECTED: tuple[Mutant, ...] = (
@@ -249,6 +252,72 @@ CONNECTED: tuple[Mutant, ...] = (
         what="The state at the last boundary of a prompt is not stored.",
         anomaly="lost-store",
         checker="stores",
+    ),
+    # --- what operators are told ------------------------------------------------------------------
+    fault(
+        Edit(SCHEDULER, OWNER, "schedule", ASKED, "request.num_tokens"),
+        name="vllm-connector-asked-for-whole-prompts",
+        what=(
+            "Operators are told that the connector was asked for what the device had, too: its hit"
+            " rate is too low."
+        ),
+        anomaly="false-statistics",
+        checker="statistics",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "connector_prefix_cache_hits = num_external_computed_tokens",
+            "self.connector_prefix_cache_stats.record(connector_prefix_cache_queries,"
+            " num_external_computed_tokens, request.num_preemptions > 0)",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "and connector_prefix_cache_queries != 0 and not defer_load",
+            "and False",
+        ),
+        name="vllm-connector-counted-when-asked",
+        what=(
+            "What the connector has for a request that waits for blocks, and is not loaded, is"
+            " counted in each step."
+        ),
+        anomaly="false-statistics",
+        checker="statistics",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "self.kv_cache_manager.record_prefix_cache_stats( request,"
+            " num_new_local_computed_tokens )",
+            "self.kv_cache_manager.record_prefix_cache_stats(request,"
+            " 0 if connector_prefix_cache_hits else num_new_local_computed_tokens)",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            ASKED,
+            "request.num_tokens - (0 if num_external_computed_tokens else"
+            " num_new_local_computed_tokens)",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "connector_prefix_cache_hits = num_external_computed_tokens",
+            "connector_prefix_cache_hits = num_external_computed_tokens and"
+            " num_new_local_computed_tokens + num_external_computed_tokens",
+        ),
+        name="vllm-hit-of-both-told-of-the-connector",
+        what="What the device has in front of what the connector has is told as the connector's.",
+        anomaly="false-statistics",
+        checker="statistics",
     ),
 )
 

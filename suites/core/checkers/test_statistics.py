@@ -135,6 +135,59 @@ def test_what_another_tier_had_is_no_hit_of_the_device() -> None:
         assert len(sentences(TIERED + FIRST + FIRST_STATS + second + stats)) == findings
 
 
+BOTH = SECOND.replace("hit r2 8 | 1 2", "hit r2 8 tier cpu | 1 2 | - 3")
+"""A hit of which the device has the first block, and the tier the second."""
+OF_BOTH = "stats 0: usage 0.5 admitted 1 of 9 found {} tier {} @2\n"
+
+
+@pytest.mark.parametrize(
+    ("device", "tier", "findings"),
+    [
+        (4, "1 of 5 found 4", 0),
+        (4, "1 of 9 found 4", 1),
+        (4, "1 of 5 found 0", 1),
+        (4, "1 of 5 found 8", 1),
+        (4, "0 of 0 found 0", 1),
+        (4, "2 of 10 found 8", 1),
+        (0, "1 of 9 found 8", 1),
+        (5, "1 of 4 found 3", 0),
+    ],
+)
+def test_what_the_device_had_and_the_tier_is_the_hit(device: int, tier: str, findings: int) -> None:
+    """The tier is asked for what the device left, and has what was fetched; the device may fetch
+    what it has.
+    """
+    stats = OF_BOTH.format(device, tier)
+    assert len(sentences(TIERED + FIRST + FIRST_STATS + BOTH + stats)) == findings
+
+
+def test_a_sentence_on_another_tier_says_what_was_left_to_it() -> None:
+    stats = OF_BOTH.format(4, "1 of 9 found 4")
+    (sentence,) = sentences(TIERED + FIRST + FIRST_STATS + BOTH + stats)
+    assert sentence == (
+        "Let operators be told in step 2 of 1 look-up of 9 tokens, of which 4 were found in"
+        " another tier; however there was 1 look-up of 9 tokens, of which 8 were found, the device"
+        " told of 4 of them, and 4 tokens can have been fetched: a contradiction."
+    )
+
+
+def test_of_what_no_page_is_fetched_for_a_tier_is_believed() -> None:
+    """Beside windows alone a tier brings a window, and the hit is longer."""
+    windows = TIERED.replace("full block 4", "sliding block 4 window 4")
+    second = BOTH.replace("| 1 2 |", "| 0 2 |")
+    for device, tier in ((0, "1 of 9 found 8"), (4, "1 of 5 found 4")):
+        assert (
+            sentences(windows + FIRST + FIRST_STATS + second + OF_BOTH.format(device, tier)) == []
+        )
+
+
+def test_who_may_restore_nothing_may_be_looked_up_in_another_tier_or_not() -> None:
+    first = FIRST.replace("a:9", "a:9 prompt_logprobs=yes")
+    for tier, findings in (("0 of 0", 0), ("1 of 9", 0), ("1 of 4", 1)):
+        stats = f"stats 0: usage 0.375 admitted 0 of 0 found 0 tier {tier} found 0 @1\n"
+        assert len(sentences(TIERED + first + stats)) == findings
+
+
 def test_a_request_whose_load_failed_may_be_new_or_have_come_back() -> None:
     """And its client may be told of either admission, and of no other number."""
     back = "preempt r1\nrelease r1\nhit r1 8 | 1 2\nacquire r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
@@ -156,6 +209,11 @@ def test_a_request_whose_load_failed_may_be_new_or_have_come_back() -> None:
 def test_an_event_that_the_header_does_not_announce_makes_no_sense() -> None:
     for text, why in (
         (HEADER.replace(", stats", "") + FIRST + FIRST_STATS, "an event for operators"),
+        (
+            HEADER + FIRST + FIRST_STATS.replace("restored", "tier 1 of 9 found 0 restored"),
+            "another tier",
+        ),
+        (TIERED + FIRST + "stats 0: usage 0.375 tier 1 of 9 found 0 @1\n", "another tier"),
         (HEADER + FIRST + "stats 3: usage 0.5 @1\n", "pool 3 does not exist"),
         (HEADER + FIRST + "stats 0: usage 0.375 restored r9=0 @1\n", "r9"),
     ):

@@ -9,8 +9,13 @@ A load from another tier that fails has its request looked up again, and engines
 whether it came back or is new. So where there are tiers, both kinds are judged together, a client
 may be told of any of its admissions, and what the device had of a hit lies between nothing and all.
 
-Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `make_stats`; `v1/metrics/stats.py`;
-vllm-project/vllm#43736.
+What another tier is asked for and has goes on where the device's part of the hit ends. A history
+does not say where that is, so the numbers of both are held against each other: together they are
+the hits, and the tier was asked for what is left of the requests. The tier had no more than lies in
+blocks that were fetched from it; a device that fetches again what it has makes that more.
+
+Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `schedule` (`connector_prefix_cache_stats`) and
+`make_stats`; `v1/metrics/stats.py`; vllm-project/vllm#43736.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.events import Extended, Header, Hit, Preempted, Stats, StepEnd, Submitted
 from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.restored import loaded
 
 NEARLY = 1e-6
 """By how much a share may differ from the quotient that it is, for rounding."""
@@ -69,6 +75,12 @@ class StatisticsTrue(Checker):
         self._again = NONE
         """Look-ups of requests admitted since the last statistics: of those that had not lost
         their place, of others."""
+        self._in_vain = NONE
+        """Of requests that may restore nothing: engines need not look them up."""
+        self._full = False
+        """Whether some group keeps every token, so that all of a hit has pages."""
+        self._fetched = 0
+        """How many tokens lie in blocks that were fetched from another tier."""
         self._hits: dict[str, list[int]] = {}
         """What each request hit; its client may be given one of these numbers."""
         self._silent = 0
@@ -78,6 +90,7 @@ class StatisticsTrue(Checker):
         if why := super().not_applicable(header):
             return why
         self._tiered = any(pool.tier != "local" for pool in header.pools)
+        self._full = any(group.kind == "full" for group in header.local_groups())
         return "" if header.rules.stats else "the engine tells no operator of its use"
 
     def handlers(self) -> dict[type, Handler]:
@@ -107,11 +120,16 @@ class StatisticsTrue(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Note what a request found that is admitted."""
-        # Whoever restores nothing by its own choice is not counted (vLLM 0.33.0,
+        looked_up = LookUps(1, len(ledger.requests[event.r].tokens), event.reported)
+        if self._full:
+            self._fetched += loaded(ledger.header, event, event.reported)
+        elif event.tier != "local":
+            self._fetched += event.reported
+        # Whoever restores nothing by its own choice is not counted on the device (vLLM 0.33.0,
         # `KVCacheManager.record_prefix_cache_stats`).
         if not ledger.header.rules.caching or ledger.requests[event.r].prompt_logprobs:
+            self._in_vain += looked_up
             return None
-        looked_up = LookUps(1, len(ledger.requests[event.r].tokens), event.reported)
         if event.r in self._back:
             self._again += looked_up
         else:
@@ -157,8 +175,10 @@ class StatisticsTrue(Checker):
             yield _wrong("operators", event, claim, f"{held} of them are held", line)
         if event.requests >= 0:
             yield from self._look_ups(event)
-        self._first = NONE
-        self._again = NONE
+        if event.tier is not None:
+            yield from self._tier(event, LookUps(*event.tier))
+        self._first = self._again = self._in_vain = NONE
+        self._fetched = 0
         for r, tokens in event.restored:
             yield from self._restored(event, r, tokens)
 
@@ -179,9 +199,28 @@ class StatisticsTrue(Checker):
                     f" {count(happened.requests, 'look-up')}; the engine reports {reported.found}"
                     f" of {reported.tokens} in {reported.requests}"
                 )
-                yield _wrong(
-                    "operators", event, f"of {reported}{whose}", f"there were {happened}", line
-                )
+                yield _wrong("operators", event, f"of {reported}{whose}", _were(happened), line)
+
+    def _tier(self, event: Stats, tier: LookUps) -> Iterator[Finding]:
+        """Compare what another tier was asked for and had with what the device left it."""
+        happened = self._first + self._again
+        had = event.found + event.again[2]
+        left = [
+            LookUps(all_.requests, all_.tokens - had, all_.found - had)
+            for all_ in (happened, happened + self._in_vain)
+        ]
+        if tier not in left or tier.found > self._fetched:
+            why = (
+                f"{_were(happened)}, the device told of {had} of them, and"
+                f" {count(self._fetched, 'token')} can have been fetched"
+            )
+            line = (
+                f"beyond the {had} that the engine reports of the device, requests hit"
+                f" {left[0].found} of {left[0].tokens} tokens in"
+                f" {count(happened.requests, 'look-up')} of which {self._fetched} can have been"
+                f" fetched; it reports {tier.found} of {tier.tokens} in {tier.requests} of the tier"
+            )
+            yield _wrong("operators", event, f"of {tier} in another tier", why, line)
 
     def _restored(self, event: Stats, r: str, tokens: int) -> Iterator[Finding]:
         """Compare what the client of a request is told with its last admission before it lost
@@ -199,6 +238,10 @@ class StatisticsTrue(Checker):
                 f"{named(r)} hit {count(hits[-1], 'token')}; its client was told {tokens}",
                 r,
             )
+
+
+def _were(happened: LookUps) -> str:
+    return f"there {'was' if happened.requests == 1 else 'were'} {happened}"
 
 
 def _wrong(who: str, event: Stats, what: str, why: str, line: str, r: str = "") -> Finding:

@@ -2,7 +2,8 @@
 history.
 
 Since 0.33 a look-up is counted when its request is admitted, and in earlier releases whenever it is
-made (vllm-project/vllm#43736): of those only the share of the pool that is in use is read.
+made (vllm-project/vllm#43736): of those only the share of the pool that is in use is read. Of a
+connector's look-ups, which are counted with them, it tells the same.
 
 Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `make_stats`; `v1/metrics/stats.py`.
 """
@@ -40,7 +41,14 @@ def _event(stats: Any, outputs: Any, step: int, pool: int, *, admissions: bool) 
     event.requests = caching.requests
     event.looked_up = caching.queries
     event.found = caching.hits
-    event.again = (caching.preempted_requests, caching.preempted_queries, caching.preempted_hits)
+    event.again = _lost(caching)
+    if (behind := stats.connector_prefix_cache_stats) is not None:
+        again = _lost(behind)
+        event.tier = (
+            behind.requests + again[0],
+            behind.queries + again[1],
+            behind.hits + again[2],
+        )
     answers = [
         answer
         for output in outputs.values()
@@ -51,3 +59,8 @@ def _event(stats: Any, outputs: Any, step: int, pool: int, *, admissions: bool) 
         (answer.request_id, answer.prefill_stats.num_cached_tokens) for answer in answers
     ]
     return event
+
+
+def _lost(caching: Any) -> tuple[int, int, int]:
+    """Return the look-ups of requests that had been preempted."""
+    return (caching.preempted_requests, caching.preempted_queries, caching.preempted_hits)
