@@ -77,7 +77,7 @@ hit b 0
 acquire b | 1
 step 2: b 0..4 | 1
 """
-STORE = "step 3: ; store 0/1>1/0\npublish 1/0 a:4\nstep 4: \n"
+STORE = "step 4: ; store 0/1>1/0\npublish 1/0 a:4\nstep 5: \n"
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,16 @@ STORE = "step 3: ; store 0/1>1/0\npublish 1/0 a:4\nstep 4: \n"
         (LEFT, GIVEN_BACK),
         (LEFT + "reset ok tier cpu\n", OFFERED_AGAIN),
         ("reset ok tier cpu\n" + LEFT, GIVEN_BACK),
+        (LEFT + "reset ok tier cpu\nfinish a\nrelease a\n", OFFERED_AGAIN),
+        (LEFT + "finish a\nrelease a\nstep 3: \n", ""),
     ],
-    ids=["given back", "and then a reset", "a reset before that"],
+    ids=[
+        "given back",
+        "and then a reset",
+        "a reset before that",
+        "by the step behind its end",
+        "by a later step",
+    ],
 )
 def test_a_block_that_its_request_had_given_back_is_stored_for_it(before: str, cause: str) -> None:
     assert causes(WINDOW + before + STORE, "partial-commit") == [("partial-commit", cause)]
@@ -103,7 +111,7 @@ def test_a_wrong_page_that_its_request_never_had_is_another_fault() -> None:
 def test_whoever_loads_what_was_stored_so_has_the_same_cause() -> None:
     load = (
         "submit c x:5\nhit c 4 tier cpu | 5 | 0\nacquire c | 5 6\n"
-        "step 5: c 4..5 | 5 6; copy 1/0>0/5\n"
+        "step 6: c 4..5 | 5 6; copy 1/0>0/5\n"
     )
     assert ("stale-hit", GIVEN_BACK) in causes(WINDOW + LEFT + STORE + load, "stale-hit")
 

@@ -107,6 +107,20 @@ def test_with_drafts_a_step_is_taken_in_when_it_runs_and_its_states_are_moved(de
     assert after > 10
 
 
+@pytest.mark.parametrize("connector", ["simple", "offloading"])
+def test_with_drafts_it_runs_behind_a_connector(connector: str) -> None:
+    """Whose memory has no rows in it."""
+    options = {"retention_interval": None, "num_speculative_tokens": 3, "tier_pages": 96}
+    shape = Configuration(layouts.load("full-mamba"), options).shape("scheduler")
+    loaded = 0
+    for seed in range(3):
+        trace = random_trace(shape, seed, withdraw=False)
+        result = drive(trace, parse(f"{SECOND},connector={connector}").open(trace.header))
+        assert result.findings == []
+        loaded += result.activity.loaded_tokens
+    assert loaded > 0
+
+
 def test_the_runner_is_the_one_that_is_asked_for_or_that_vllm_chooses() -> None:
     """Release 0.33 chooses the second wherever it can."""
     shape = Configuration(layouts.load("full"), {}).shape("scheduler")

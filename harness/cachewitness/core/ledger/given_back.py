@@ -5,7 +5,8 @@ A window that moves on, or a state that is passed, leaves a page to others. An e
 later, for the request that had it, stores what others have written. A copy does not say for whom
 it is made; the key that names it does, so until then a page of another tier is marked with all who
 had given its source back (`Content.former`), and what is loaded from there with the cause alone
-(`Content.stale`).
+(`Content.stale`). An engine may store the last of a request in the step behind its end, so until
+then what it gave back is not forgotten.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ class GivenBack:
         self._former: dict[tuple[int, int], dict[tuple[str, int], int]] = {}
         """(pool, page) -> (request, group) -> how many resets there had been by then."""
         self._places: dict[str, list[tuple[int, int]]] = {}
+        self._ended: list[str] = []
+        """Requests that have ended since a step began last."""
+        self._last_stored: list[str] = []
+        """Those that had ended by then: of them that step may store something."""
 
     def release(self, event: Release) -> None:
         """Note pages that a request gives back which goes on."""
@@ -47,8 +52,20 @@ class GivenBack:
             self._former.setdefault(place, {})[event.holder, event.group] = self._resets
             self._places.setdefault(event.holder, []).append(place)
 
+    def end(self, r: str) -> None:
+        """Note a request that has ended."""
+        self._ended.append(r)
+
+    def begin_step(self) -> None:
+        """Forget those of whom the step before stored the last."""
+        for r in self._last_stored:
+            self.forget(r)
+        self._last_stored, self._ended = self._ended, []
+
     def forget(self, r: str) -> None:
-        """Forget a request that has ended, or begins anew."""
+        """Forget what a request gave back that begins anew, or of which nothing is stored any
+        more.
+        """
         for place in self._places.pop(r, ()):
             former = self._former.get(place, {})
             for who in [who for who in former if who[0] == r]:

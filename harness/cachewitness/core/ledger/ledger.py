@@ -328,6 +328,8 @@ class Ledger:
         self.holdings.operation += 1
         self.requests.begin_step(event)
         self.keys.begin_step(event)
+        if self.given_back is not None:
+            self.given_back.begin_step()
         if event.copies:
             self.holdings.begin_step(event)
         for record in self._asked_again:
@@ -351,7 +353,7 @@ class Ledger:
     def _end(self, event: Aborted | Finished) -> None:
         self.requests.end(event.r)
         if self.given_back is not None:
-            self.given_back.forget(event.r)
+            self.given_back.end(event.r)
         for group in self._counting_uses:
             published = self.keys.published[group]
             for node in self.requests[event.r].nodes if published else ():

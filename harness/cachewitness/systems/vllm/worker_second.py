@@ -121,10 +121,11 @@ class SecondWorker(WorkerTables):
 
     def _became(self, run: Run, null: int, before: list[Move]) -> Run:
         """Return a run as the runner has it; what it goes on from is copied `before` if that is not
-        in a column of its own.
+        in a column of its own. A connector's memory has no rows in the runner.
         """
         computed = self._computed[run.r]
-        tables = without_cleared(computed.rows, run.tables, null)
+        local = len(computed.rows)
+        tables = without_cleared(computed.rows, run.tables[:local], null) + run.tables[local:]
         start = computed.positions[0]
         stop = start + len(computed.tokens)
         known = stop - len(run.drafts)
