@@ -215,10 +215,9 @@ class StatisticsTrue(Checker):
                 f" {count(self._fetched, 'token')} can have been fetched"
             )
             line = (
-                f"beyond the {had} that the engine reports of the device, requests hit"
-                f" {left[0].found} of {left[0].tokens} tokens in"
-                f" {count(happened.requests, 'look-up')} of which {self._fetched} can have been"
-                f" fetched; it reports {tier.found} of {tier.tokens} in {tier.requests} of the tier"
+                f"requests hit {min(left[0].found, self._fetched)} of {left[0].tokens} tokens of"
+                f" another tier in {count(happened.requests, 'look-up')}; the engine reports"
+                f" {tier.found} of {tier.tokens} in {tier.requests}"
             )
             yield _wrong("operators", event, f"of {tier} in another tier", why, line)
 
