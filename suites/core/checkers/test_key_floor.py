@@ -152,3 +152,20 @@ def test_a_block_that_left_its_window_is_owed_when_its_request_has_ended(
     assert [finding.line for finding in result.findings] == [
         "request r1 ended; page 1 with its first 4 tokens has no key"
     ] * many
+
+
+@pytest.mark.parametrize(("keyed", "many"), [("publish 0/5 r2:4\n", 0), ("", 1)])
+def test_of_two_pages_with_a_key_that_end_together_each_had_its_own(keyed: str, many: int) -> None:
+    """A page that is let go is taken at once, so its key is said to end first; that of the other
+    page ends behind it. A page that never had a key is another's alone.
+    """
+    second = (
+        "submit r2 a:13\nhit r2 0\nacquire r2 | 5 6 7 8\n"
+        f"{keyed}publish 0/6 r2:8\npublish 0/7 r2:12\nstep 3: r2 0..13 | 5 6 7 8\n"
+    )
+    gone = "unpublish 0/5 evict\n" if keyed else ""
+    gone += "unpublish 0/1 evict\nrelease r2 | 5\naccept r2 14 @r2:1\nstep 4: r2 13..14 | 0 6 7 8\n"
+    left = LEFT.format(then="publish 0/1 r1:4\n", kept="") + ON + ENDS
+    text = BEHIND.format(more=FREES) + left + second + gone + ENDS.replace("r1", "r2")
+    lines = [finding.line for finding in check(parse(text), [KeysOwed()]).findings]
+    assert lines == ["request r2 ended; page 5 with its first 4 tokens has no key"] * many

@@ -36,6 +36,7 @@ from cachewitness.core.events import (
     Release,
     ResetDone,
     StepBegin,
+    Unpublish,
     Version,
 )
 from cachewitness.core.ledger.ledger import Ledger
@@ -78,6 +79,9 @@ class KeysOwed(Checker):
         """
         self._behind: dict[str, list[Block]] = {}
         """By request that runs: what it let go that had no key by the end of the operation."""
+        self._had: set[tuple[int, int, int]] = set()
+        """What had a key that ended in the operation at hand, as (group, prefix, page): a page that
+        is let go, and taken by another at once, may be told so."""
         self._finished: set[str] = set()
         self._older: set[str] = set()
         """Requests that were live when the cache was reset or got new weights: what they computed
@@ -96,6 +100,7 @@ class KeysOwed(Checker):
 
     def handlers(self) -> dict[type, Handler]:
         return {
+            Unpublish: self.on_unpublish,
             Release: self.on_release,
             Finished: self.on_finish,
             Aborted: self.on_lost,
@@ -105,6 +110,14 @@ class KeysOwed(Checker):
             ResetDone: self.on_reset,
             Version: self.on_reset,
         }
+
+    def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
+        """Note what has a key until now."""
+        record = ledger.record(event.group, event.page)
+        for key in record.keys if record else ():
+            if key.group == event.group and event.length in (0, key.length):
+                self._had.add((event.group, key.node, event.page))
+        return None
 
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Note the whole blocks that a request lets go of."""
@@ -123,7 +136,8 @@ class KeysOwed(Checker):
                 whole_block(record, group, request) and _can_be_hit(ledger, group, record, request)
             ):
                 continue
-            if record.node in ledger.keys.published[group.id]:
+            place = group.id, record.node, page
+            if record.node in ledger.keys.published[group.id] or place in self._had:
                 self.opportunities += 1
                 continue
             block = Block(group.id, record.node, record.stop, page, request.r, record.step)
@@ -167,6 +181,7 @@ class KeysOwed(Checker):
             if running and ledger.header.rules.frees_behind and _owed(ledger, block, -1):
                 self._behind.setdefault(block.r, []).append(block)
         self._let_go.clear()
+        self._had.clear()
         return None
 
     def on_reset(self, ledger: Ledger, event: ResetDone | Version) -> Found:
