@@ -146,10 +146,6 @@ class RouterView:
         return self._dead
 
 
-OTHER_MEDIA = "it names other multimodal items than the block"
-"""How the line of a finding says it, without the items, for which it has no room."""
-
-
 @dataclass(slots=True)
 class UnreportedKey:
     """A key that no event has reported: `length` tokens of a request, on `pages` pages."""
