@@ -234,8 +234,7 @@ def _ends(event: Unpublish, key: Key, record: PageRecord) -> bool:
     """Whether the event ends the key, which could be hit and did not go with a step that does
     not run.
     """
-    named = key.group == event.group and key.page == event.page and event.length in (0, key.length)
-    return named and key.usable and not goes_with_its_step(event, record)
+    return key.ended_by(event) and key.usable and not goes_with_its_step(event, record)
 
 
 def _pruned(ledger: Ledger, event: Unpublish) -> bool:

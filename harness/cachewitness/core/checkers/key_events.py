@@ -127,7 +127,7 @@ class KeyEventsTrue(Checker):
         """Note which keys end."""
         record = ledger.record(event.group, event.page) if event.group in self._groups else None
         for key in record.keys if record is not None else ():
-            if key.group == event.group and event.length in (0, key.length):
+            if key.ended_by(event):
                 self._view.touch(event.group, key.node)
         return None
 

@@ -115,7 +115,7 @@ class KeysOwed(Checker):
         """Note what has a key until now."""
         record = ledger.record(event.group, event.page)
         for key in record.keys if record else ():
-            if key.group == event.group and event.length in (0, key.length):
+            if key.ended_by(event):
                 self._had.add((event.group, key.node, event.page))
         return None
 

@@ -79,8 +79,7 @@ class Keys:
         if event.page in records.null:
             return
         for key in list(records[event.page].keys):
-            named = key.group == event.group and key.page == event.page
-            if named and event.length in (0, key.length):
+            if key.ended_by(event):
                 self._end(key, Ended(event.reason, event.step, event.page, event.seq))
 
     def _end(self, key: Key, ended: Ended) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from cachewitness.core.events import Header, Pool
+from cachewitness.core.events import Header, Pool, Unpublish
 
 NOTHING = -1
 """The node of a page without content."""
@@ -64,6 +64,11 @@ class Key:
         content.
         """
         return self.state == "committed" or self.state == "pending"
+
+    def ended_by(self, event: Unpublish) -> bool:
+        """Whether an event says that this key ends."""
+        named = self.group == event.group and self.page == event.page
+        return named and event.length in (0, self.length)
 
 
 class FormerHolder(NamedTuple):
