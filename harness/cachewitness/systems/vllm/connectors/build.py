@@ -134,8 +134,8 @@ STORED = ("full", "recurrent")
 boundaries that vLLM's manager hands to it (`take_boundary_state_offloads`). The others store a
 while behind the step, when a state or a window's block may have been given back.
 """
-PROMPTS = Stores(steps=STORE_STEPS)
-OUTPUTS = Stores(answers=True, steps=STORE_STEPS)
+PROMPTS = Stores(keyed=True, steps=STORE_STEPS)
+OUTPUTS = Stores(answers=True, keyed=True, steps=STORE_STEPS)
 
 KINDS: Mapping[str, Kind] = {
     "example": Kind("ExampleConnector", pages=PAGES),
@@ -313,11 +313,7 @@ def connected_header(
     `engine_aborts`: a request whose load fails is ended.
     """
     kept = [group.id for group in header.groups if group.kind in connector.stored]
-    stores = (
-        structs.replace(connector.stores, groups=kept, keyed=True)
-        if connector.stores and kept
-        else None
-    )
+    stores = structs.replace(connector.stores, groups=kept) if connector.stores and kept else None
     tiered = with_tier(header, connector.pages, None, stores)
     pools = [
         structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool
