@@ -170,7 +170,9 @@ def judge(others: Sequence[Compared], rules: Rules) -> list[Judged]:
     """Judge every arm against its cold one. Raises Unpaired if it did not ask the same
     questions.
     """
-    seen = [_look(one, rules) for one in others]
+    colds = {one.cold.arm: one for one in others}
+    bases = {name: _base(one.cold, one.again, rules) for name, one in colds.items()}
+    seen = [_look(one, bases[one.cold.arm], rules) for one in others]
     # Decided together, because several tests share one error rate; an arm that is not judged must
     # not use up any of it.
     tested = [index for index, look in enumerate(seen) if not look.short]
@@ -224,27 +226,40 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
         return [found.doc for found in self.differing if found.kind == "hard"]
 
 
-def _look(one: Compared, rules: Rules) -> _Look:
-    scores, need, cold, again = one
-    pairs = _primary(pair_up(cold, scores), rules)
-    repeated = _primary(pair_up(cold, again), rules) if again else None
-    restored = measure(scores.answers, scores.first)
+class _Base(NamedTuple):
+    """What there is to see in a cold run and in the one that repeats it."""
+
+    repeated: list[Pair] | None
+    short: list[str]
+    noise: Noise
+
+
+def _base(cold: Scores, again: Scores | None, rules: Rules) -> _Base:
     # A cold arm that hit its cache makes every comparison with it worthless, so its shortfall is
     # one of every arm.
-    warm = [
+    short = [
         f"arm {arm.arm}: {line}"
         for arm in (cold, again)
         if arm
         for line in shortfalls(measure(arm.answers), "cold")
     ]
+    repeated = _primary(pair_up(cold, again), rules) if again else None
+    return _Base(repeated, short, noise_floor(cold, again, rules))
+
+
+def _look(one: Compared, base: _Base, rules: Rules) -> _Look:
+    scores = one.scores
+    cold = one.cold
+    pairs = _primary(pair_up(cold, scores), rules)
+    restored = measure(scores.answers, scores.first)
     return _Look(
         arm=scores.arm,
         pairs=pairs,
-        counts=counted(pairs, repeated),
-        short=[*warm, *shortfalls(restored, need, rules.min_share)],
+        counts=counted(pairs, base.repeated),
+        short=[*base.short, *shortfalls(restored, one.need, rules.min_share)],
         restored=restored,
         differing=divergences(cold.answers, scores.answers, rules.near_tie),
-        noise=noise_floor(cold, again, rules),
+        noise=base.noise,
     )
 
 
