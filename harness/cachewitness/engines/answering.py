@@ -5,11 +5,14 @@ header, and how they are stepped.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from cachewitness._util.errors import EngineMissing, UsageError
-from cachewitness.core.events import Event, Header, Rules
+from cachewitness.core.events import Answer, Ended, Event, Header, Rules
 from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit, TraceHeader
 
 STEPS_MAX = 100_000
@@ -59,6 +62,39 @@ def needs(engine: str, packages: Collection[str], install: str) -> None:
             raise EngineMissing(f"--engine {engine}: needs {package}; {install}", install)
 
 
+def full_and_recurrent(engine: str, header: TraceHeader, block: str) -> int:
+    """Return the block, in tokens, of the recurrent group of a layout that has a full one in front
+    of it and no other group. `block`: what the engine takes it for.
+
+    Raises UsageError for another layout.
+    """
+    groups = header.layout.groups
+    if [group.kind for group in groups] != ["full", "recurrent"]:
+        raise UsageError(
+            f"--engine {engine}: layout {header.layout.name} does not fit: it needs a full group"
+            f" and a recurrent one, whose block is {block}"
+        )
+    return groups[1].block_size
+
+
+def model_folder(
+    engine: str, model: str, options: Mapping[str, str], variable: str, file: str, made_by: str
+) -> Path:
+    """Return the folder of a model, in the folder that the option `models` names, or else an
+    environment variable.
+
+    Raises EngineMissing, with the command that makes the models, if it has no such file.
+    """
+    folder = options.get("models") or os.environ.get(variable, "")
+    path = Path(folder).expanduser() / model
+    if not folder or not (path / file).is_file():
+        where = f"{path} has none" if folder else f"name their folder, models=DIR or {variable}"
+        raise EngineMissing(
+            f"--engine {engine}: needs the model {model}: {where}; {made_by} makes them", made_by
+        )
+    return path
+
+
 def declared(
     engine: str, header: TraceHeader, rules: Rules, *, version: str = "", salt: bool = False
 ) -> Header:
@@ -75,6 +111,28 @@ def declared(
         capabilities=["abort", "salt"] if salt else ["abort"],
         trace=header.name,
     )
+
+
+@dataclass(eq=False, kw_only=True)
+class Generating:
+    """A request and what was generated for it; `restored` tokens of its prompt were not
+    computed.
+    """
+
+    r: str
+    restored: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
+
+    def answer(self, ended: Ended) -> Answer:
+        """Return what it has generated."""
+        return Answer(
+            r=self.r,
+            tokens=self.tokens,
+            logprobs=self.logprobs,
+            restored=self.restored,
+            ended=ended,
+        )
 
 
 class Steppable(Protocol):

@@ -15,10 +15,9 @@ from cachewitness import (
     OwnConfigurations,
     OwnProcess,
     TraceHeader,
-    UsageError,
     WrittenFor,
 )
-from cachewitness.engines.answering import chosen, chunk_of, needs, takes
+from cachewitness.engines.answering import chosen, chunk_of, full_and_recurrent, needs, takes
 from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
 
@@ -43,13 +42,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     slots = int(chosen(NAME, options, "concurrency", SLOTS))
     takes(NAME, header, ("chunk",))
     chunk = chunk_of(NAME, header, CHUNK)
-    kinds = [group.kind for group in header.layout.groups]
-    if kinds != ["full", "recurrent"]:
-        wanted = (
-            "it needs a full group and a recurrent one, whose block is the length of a system's"
-            " part"
-        )
-        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {wanted}")
+    segment = full_and_recurrent(NAME, header, "the length of a system's part")
     needs(NAME, ("mlx", "mlx_lm"), INSTALL)
     from cachewitness.systems.mlx_lm.engine import MlxEngine
 
@@ -58,7 +51,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         model,
         caching=caching,
         chunk=chunk,
-        segment=header.layout.groups[1].block_size,
+        segment=segment,
         slots=slots,
     )
 

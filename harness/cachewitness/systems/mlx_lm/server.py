@@ -8,7 +8,7 @@ server.py: `_generate`).
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -18,8 +18,9 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import LRUPromptCache
 
 from cachewitness.core.engine_failure import native
-from cachewitness.core.events import Answer, Ended, Event
+from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Submit
+from cachewitness.engines.answering import Generating
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, COMMON
 
 SLOTS = 4
@@ -58,24 +59,10 @@ def _drawn(parameter: Any) -> Any:
 
 
 @dataclass(eq=False)
-class Request:
-    """A request in the batch: what is left of its prompt's segments, and what it has generated."""
+class Request(Generating):
+    """A request in the batch: what is left of its prompt's segments."""
 
-    r: str
-    restored: int
     left: list[str]
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float | None] = field(default_factory=list)
-
-    def answer(self, ended: Ended) -> Answer:
-        """Return what it has generated."""
-        return Answer(
-            r=self.r,
-            tokens=self.tokens,
-            logprobs=self.logprobs,
-            restored=self.restored,
-            ended=ended,
-        )
 
 
 class Server:
@@ -113,7 +100,7 @@ class Server:
             (uid,) = self.batch.insert_segments(
                 [segments], [op.generate], [cache], [prompt[:found]]
             )
-        self.requests[uid] = Request(op.r, found, kinds)
+        self.requests[uid] = Request(kinds, r=op.r, restored=found)
 
     def segments(self, prompt: list[int], found: int) -> tuple[list[list[int]], list[str]]:
         """Return what is left of a prompt's segments behind what was found, and of what kind each

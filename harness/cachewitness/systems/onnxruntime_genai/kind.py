@@ -4,9 +4,7 @@ controls.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from cachewitness import (
     AnswersLevel,
@@ -14,16 +12,21 @@ from cachewitness import (
     Controls,
     Engine,
     EngineKind,
-    EngineMissing,
     GroupSpec,
     Layout,
     OwnConfigurations,
     OwnProcess,
     TraceHeader,
-    UsageError,
     WrittenFor,
 )
-from cachewitness.engines.answering import chosen, chunk_of, needs, takes
+from cachewitness.engines.answering import (
+    chosen,
+    chunk_of,
+    full_and_recurrent,
+    model_folder,
+    needs,
+    takes,
+)
 from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.onnxruntime_genai.settings import (
     CONTROL,
@@ -57,34 +60,19 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     values = {name: chosen(NAME, options, name, known) for name, known in CHOICES.items()}
     takes(NAME, header, ("chunk",))
     chunk = chunk_of(NAME, header, UNSPLIT)
-    if [group.kind for group in header.layout.groups] != ["full", "recurrent"]:
-        wanted = "it needs a full group and a recurrent one, whose block is where snapshots are"
-        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {wanted}")
-    folder = _made(values["model"], options)
+    interval = full_and_recurrent(NAME, header, "where snapshots are")
+    folder = model_folder(NAME, values["model"], options, MODELS, "genai_config.json", MODELS_MADE)
     needs(NAME, ("onnxruntime", "onnxruntime_genai"), INSTALL)
     from cachewitness.systems.onnxruntime_genai.engine import GenaiEngine
 
     ways = Ways(
         rewinds=REWINDS[values["model"]],
-        interval=header.layout.groups[1].block_size,
+        interval=interval,
         chunk=chunk,
         shared=values["buffer"] == "shared",
         computed=values["answer"] == "computed",
     )
     return GenaiEngine(header, folder, ways, caching=values["caching"] == "on")
-
-
-def _made(model: str, options: Mapping[str, str]) -> Path:
-    """Return where a model lies. Raises EngineMissing if it is not there."""
-    named = options.get("models") or os.environ.get(MODELS, "")
-    path = Path(named).expanduser() / model
-    if not named or not (path / "genai_config.json").is_file():
-        where = f"{path} has none" if named else f"name their folder, models=DIR or {MODELS}"
-        raise EngineMissing(
-            f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them",
-            MODELS_MADE,
-        )
-    return path
 
 
 def configurations() -> list[Configuration]:

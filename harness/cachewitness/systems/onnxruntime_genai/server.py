@@ -6,40 +6,25 @@ share, and the rest is appended.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from cachewitness.core.events import Answer, Ended, Event
+from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Submit
+from cachewitness.engines.answering import Generating
 from cachewitness.systems.onnxruntime_genai.conversation import Conversation
 from cachewitness.systems.onnxruntime_genai.settings import MAX_LENGTH, SLOTS, Ways
 
 
 @dataclass(eq=False)
-class Request:
-    """A request: its prompt, how many tokens of it its conversation holds, and what it has
-    generated.
-    """
+class Request(Generating):
+    """A request: its prompt, and how many tokens of it its conversation holds."""
 
-    r: str
     salt: str
     prompt: list[int]
     generate: int
     conversation: Conversation | None = None
     held: int = 0
-    restored: int = 0
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float | None] = field(default_factory=list)
-
-    def answer(self, ended: Ended) -> Answer:
-        """Return what it has generated."""
-        return Answer(
-            r=self.r,
-            tokens=self.tokens,
-            logprobs=self.logprobs,
-            restored=self.restored,
-            ended=ended,
-        )
 
 
 class Server:
@@ -58,7 +43,7 @@ class Server:
 
     def submit(self, op: Submit) -> None:
         """Let a request wait for a conversation; one that no generator has room for is refused."""
-        request = Request(op.r, op.salt, list(op.tokens), op.generate)
+        request = Request(op.salt, list(op.tokens), op.generate, r=op.r)
         if len(request.prompt) + request.generate > MAX_LENGTH:
             self.ended.append(request.answer("refused"))
         else:

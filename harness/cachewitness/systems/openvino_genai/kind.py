@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from cachewitness import (
     WrittenFor,
 )
 from cachewitness.engines import policy as policies
-from cachewitness.engines.answering import chosen, needs
+from cachewitness.engines.answering import chosen, model_folder, needs
 from cachewitness.engines.kind import Answer
 from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.openvino_genai.capacity import derives
@@ -64,7 +63,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
     chosen(NAME, options, "settings", SETTINGS)
     settings = settings_of(header)
-    path = _made(model, options)
+    path = _folder(model, options)
     try:
         from cachewitness.systems.openvino_genai.pipeline import Pipeline
     except ImportError as error:
@@ -74,17 +73,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return Pipeline(header, path, settings, caching=caching, hybrid=model not in ATTENTION_ALONE)
 
 
-def _made(model: str, options: Mapping[str, str]) -> Path:
-    """Return where a model lies. Raises EngineMissing if it is not there."""
-    folder = options.get("models") or os.environ.get(MODELS, "")
-    path = Path(folder) / model
-    if not folder or not (path / "openvino_model.xml").is_file():
-        where = f"{path} has none" if folder else f"name their folder, models=DIR or {MODELS}"
-        raise EngineMissing(
-            f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them",
-            MODELS_MADE,
-        )
-    return path
+def _folder(model: str, options: Mapping[str, str]) -> Path:
+    return model_folder(NAME, model, options, MODELS, "openvino_model.xml", MODELS_MADE)
 
 
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
@@ -94,7 +84,7 @@ def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answ
     asked = policies.get(policy).answers
     if policy != POLICY or asked is None:
         return {}
-    path = _made(chosen(NAME, options, "model", KNOWN), options)
+    path = _folder(chosen(NAME, options, "model", KNOWN), options)
     needs(NAME, ["openvino_genai"], INSTALL)
     answers: Mapping[str, Answer] = asked().derived(derives(path))
     return answers
