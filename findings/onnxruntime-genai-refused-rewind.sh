@@ -14,7 +14,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck source=lib/onnxruntime_genai.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/onnxruntime_genai.sh"
-onnxruntime_genai "$work" qwen3_5
+onnxruntime_genai "$work" onnxruntime-genai==0.18.0 qwen3_5
 "$work/venv/bin/python" - 2>>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
 from onnxruntime_genai_model import Asked
 
