@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
+from cachewitness.core.driving import drive
 from cachewitness.core.events import Acquire, Counts, Event, Hit, Publish, Release, Unpublish
-from cachewitness.core.trace_format import Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Finish,
+    GroupSpec,
+    Layout,
+    Op,
+    Preempt,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines.observe import ObservedManager
 from cachewitness.systems.vllm.reference.engine import assemble, configure
 from cachewitness.systems.vllm.reference.policy import default_configurations
@@ -218,6 +229,38 @@ def test_a_snapshot_of_several_pages_is_held_and_keyed_as_one() -> None:
     (key,) = [e for e in events if isinstance(e, Publish) and e.group == 1]
     assert len(take.pages) == 2
     assert [key.page, *key.extra_pages] == take.pages
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_second_page_that_becomes_the_first_of_a_snapshot_has_a_key_of_its_own(
+    slow: bool,
+) -> None:
+    """It shows the key of its snapshot. When that is evicted and the page is the first of the next
+    one of the same prefix, its references and its key are what they were.
+    """
+    options = {"hash_block_size": 1, "free_list": "lifo", "pages_per_snapshot": 2}
+    groups = [GroupSpec("full", 16), GroupSpec("recurrent", 16), GroupSpec("sliding", 4, 4)]
+    layout = Layout("three", groups, "", "")
+    header = TraceHeader("t", layout, 145, level="manager", options=options)
+    steps: list[list[tuple[str, int]]] = [
+        *([("a", 31)], [("b", 79)], [("b", 79)], [("a", 40), ("b", 92)], [("b", 80)]),
+        *([[("a", 45), ("b", 69)]] * 3),
+    ]
+    ops: list[Op] = [
+        *(Submit(r, "x:96") for r in "ab"),
+        *(Step(run) for run in steps),
+        Submit("c", "x:96"),
+        Step([("a", 1), ("c", 64)]),
+        Finish("c"),
+        Preempt("b"),
+        Step([("a", 63), ("b", 32)]),
+    ]
+    result = drive(Trace(header, ops), engine(header, slow))
+    assert result.findings == []
+    keys = [e for e in result.history.events if isinstance(e, Publish) and e.group == 1]
+    first = {key.page for key in keys}
+    assert first & {page for key in keys for page in key.extra_pages}
+    assert any(isinstance(e, Hit) and e.r == "b" and e.resume for e in result.history.events)
 
 
 def test_free_blocks_are_counted_by_the_queue() -> None:

@@ -127,14 +127,19 @@ class BlockPoolState:
         return pages + tied if tied else pages
 
     def look(self, moved: Iterable[tuple[int, int]] | None) -> list[PageState]:
-        """Return the blocks that may have changed, and those that may have several keys."""
+        """Return the blocks that may have changed, and those whose keys may be others although
+        their first is the same: they have several, or are parts of snapshots.
+        """
         blocks = self._blocks
-        several = self._several
         pages = self._changed(moved)
         if not pages:
             return []
-        if (further := self.dirty_blocks.further) or several:
-            several = {page for page in pages if page in further or page in several}
+        if (further := self.dirty_blocks.further) or self._several or self._has_extra_pages:
+            several = (
+                {*pages}
+                if self._has_extra_pages
+                else {page for page in pages if page in further or page in self._several}
+            )
             return [
                 (page, (block := blocks[page]).ref_cnt, block.block_hash, page in several)
                 for page in pages
@@ -146,8 +151,12 @@ class BlockPoolState:
             return range(len(self._blocks))
         if self._drain_dirty is not None:
             return sorted(self._drain_dirty())
-        self.dirty_blocks.note(page for _, page in moved)
-        return self.dirty_blocks.changed()
+        pages = {page for _, page in moved}
+        self.dirty_blocks.note(pages)
+        changed = self.dirty_blocks.changed()
+        # The second block of a snapshot shows its key. It may become the first of another one
+        # with that key, and has then one of its own, though nothing of it looks changed.
+        return sorted(pages.union(changed)) if self._has_extra_pages else changed
 
     def each_group(self, events: list[Event]) -> list[Event]:
         """Return key events as they are: a key is of one group."""

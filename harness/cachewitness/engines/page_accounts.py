@@ -293,7 +293,7 @@ class DirtyAccounts:
         old = self._claims.pop(page, _NO_CLAIMS)
         new = _NO_CLAIMS if gone else self._state.keys_of(page, old)
         for key, claim in old.items():
-            if key not in new or new[key].length != claim.length:
+            if not _same(new.get(key), claim):
                 ended.append(
                     Unpublish(
                         step=step, group=group_of(key), page=page, length=claim.length, reason=why
@@ -305,7 +305,7 @@ class DirtyAccounts:
         return [
             _publish(step, served, group_of(key), page, claim)
             for key, claim in new.items()
-            if key not in old or old[key].length != claim.length
+            if not _same(old.get(key), claim)
         ]
 
     def _arranged(self, moves: list[Event], begun: list[Publish]) -> list[Event]:
@@ -318,6 +318,11 @@ class DirtyAccounts:
 
 
 _NO_CLAIMS: Mapping[Hashable, Claim] = {}
+
+
+def _same(one: Claim | None, other: Claim) -> bool:
+    """Whether a key covers as many tokens, in the same pages, as another one of its page."""
+    return one is not None and one.length == other.length and one.extra_pages == other.extra_pages
 
 
 def _publish(step: int, served: str, group: int, page: int, claim: Claim) -> Publish:
