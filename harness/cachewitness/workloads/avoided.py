@@ -93,6 +93,17 @@ def without_chunks(trace: Trace) -> Trace:
     return Trace(replace(trace.header, options={**trace.header.options, CHUNK: UNSPLIT}), trace.ops)
 
 
+def without_intervals(trace: Trace) -> Trace:
+    """Keep a recurrent state at every block of the smallest size that the layout has."""
+    layout = trace.header.layout
+    block = min(group.block_size for group in layout.groups)
+    groups = [
+        replace(group, block_size=block) if group.kind == "recurrent" else group
+        for group in layout.groups
+    ]
+    return Trace(replace(trace.header, layout=replace(layout, groups=groups)), trace.ops)
+
+
 def without_continuations(trace: Trace) -> Trace:
     """Let other texts stand where prompts go on after an answer, so that nothing is found that
     decoding has computed.
@@ -108,7 +119,7 @@ def without_continuations(trace: Trace) -> Trace:
     return trace.with_ops(ops)
 
 
-PRESSURE, CONTINUATIONS = "pressure", "continuations"
+PRESSURE, CONTINUATIONS, INTERVALS = "pressure", "continuations", "intervals"
 AVOIDABLE: Mapping[str, tuple[str, Callable[[Trace], Trace]]] = {
     "aborts": ("if no client goes away", without_aborts),
     "replays": (
@@ -119,6 +130,7 @@ AVOIDABLE: Mapping[str, tuple[str, Callable[[Trace], Trace]]] = {
     PRESSURE: ("in a pool from which nothing is evicted", without_pressure),
     CONTINUATIONS: ("if no prompt goes on after an answer", without_continuations),
     "chunks": ("if every prompt is computed in one step", without_chunks),
+    INTERVALS: ("if a recurrent state is kept at every block", without_intervals),
 }
 """By name: when a trace of that cause passes, and how a trace is made so."""
 
@@ -144,10 +156,10 @@ def is_cause(text: str) -> bool:
 
 
 def covers(cause: str, found: str) -> bool:
-    """Whether a cause in a list is that of a finding: the same, or `cache` for two things, without
-    either of which alone it is the cache's too.
+    """Whether a cause in a list is that of a finding: the same, or `cache` for what nothing that
+    clients do explains alone: two things together, and intervals between states.
     """
-    return cause == found or (cause == CACHE and TOGETHER in found)
+    return cause == found or (cause == CACHE and (TOGETHER in found or found == INTERVALS))
 
 
 def describe_cause(cause: str) -> str:

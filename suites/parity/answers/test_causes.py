@@ -147,6 +147,59 @@ def test_a_crash_has_a_cause_and_two_things_may_be_one_together(
     assert excused == {cause: True, "cache": "&" in cause, "replays": False}
 
 
+class Intervals(sample.SampleEngine):
+    """Answers wrongly what it restores, of prompts of some lengths, where states lie further apart
+    than blocks; and of others always.
+    """
+
+    def __init__(self, header: Any, options: Any) -> None:
+        full, recurrent = header.layout.groups
+        self.apart = recurrent.block_size > full.block_size
+        super().__init__(changed(header, layout=changed(header.layout, groups=[full])), options)
+        self.lengths = dict[str, int]()
+
+    def apply(self, op: Op) -> list[Event]:
+        if isinstance(op, Submit):
+            self.lengths[op.r] = len(op.tokens)
+        events = super().apply(op)
+        return [
+            _less_probable(event) if self.restores_wrongly(event) else event for event in events
+        ]
+
+    def restores_wrongly(self, event: Event) -> bool:
+        return isinstance(event, Answer) and bool(
+            event.restored and (self.apart or self.lengths[event.r] > 30)
+        )
+
+
+def test_what_is_right_where_each_block_has_a_state_is_told_from_other_wrong_hits() -> None:
+    """A list of what an engine does between its states excuses nothing else."""
+
+    def opened(header: Any, options: Any) -> Intervals:
+        return Intervals(header, options)
+
+    spec = EngineSpec(replace(sample.ENGINE, open=opened), {}, "sample")
+    ops: list[Op] = []
+    for r, prompt in {"a": "x:20", "b": "x:20 y:3", "c": "x:20 z:20"}.items():
+        ops += [Submit(r, prompt, generate=2), *[Step()] * 9, Finish(r)]
+    trace = write(WHOLE, "idle", 0).with_ops(ops)
+    full, recurrent = trace.header.layout.groups
+    wide = changed(recurrent, block_size=2 * recurrent.block_size)
+    layout = changed(trace.header.layout, groups=[full, wide])
+    trace = Trace(changed(trace.header, layout=layout), trace.ops)
+    findings = runs(trace, spec).findings
+    find(trace, spec, findings)
+    assert {one.r: one.cause for one in findings} == {"b": "intervals", "c": "cache"}
+    excused = {
+        named: [
+            Entry(pattern="*", anomaly="answer-differs", cause=named, reason="").excuses(one)
+            for one in findings
+        ]
+        for named in ("intervals", "cache")
+    }
+    assert excused == {"intervals": [True, False], "cache": [True, True]}
+
+
 @pytest.mark.parametrize("name", AVOIDABLE)
 @pytest.mark.parametrize("shape", [WHOLE, SPLIT])
 def test_what_is_avoided_is_gone(name: str, shape: Any) -> None:
@@ -195,6 +248,7 @@ CHECKS = {
     "company": _apart,
     "pressure": lambda trace: trace.header.pages >= 4096,
     "chunks": lambda trace: trace.header.options["chunk"] == UNSPLIT,
+    "intervals": lambda trace: len({group.block_size for group in trace.header.layout.groups}) == 1,
 }
 
 

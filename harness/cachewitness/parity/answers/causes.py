@@ -27,6 +27,7 @@ from cachewitness.workloads.avoided import (
     AVOIDABLE,
     CACHE,
     CONTINUATIONS,
+    INTERVALS,
     PRESSURE,
     TOGETHER,
     without_aborts,
@@ -68,7 +69,8 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
     the crash of a server, which is not there to be asked again.
 
     The trace is run again once without the cache, once without each thing that can be avoided, and
-    if that shows nothing once without each two of what clients do.
+    if that shows nothing once without each two of what clients do, and without intervals between
+    states.
     """
     asked = [finding for finding in findings if _has_cause(finding, spec)]
     level = spec.kind.answers_level
@@ -90,6 +92,7 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
             finding.cause = "+".join(avoided) or CACHE
     if not spec.one_server:
         _look_for_two(trace, spec, [one for one in asked if one.cause == CACHE])
+        _look_for_intervals(trace, spec, [one for one in asked if one.cause == CACHE])
     if not level.exact_batches:
         _blame_the_batch(
             trace, spec, bare, [finding for finding in asked if finding.cause != BATCH]
@@ -130,6 +133,20 @@ def _look_for_two(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -
             left.remove(finding)
 
 
+def _look_for_intervals(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
+    """Make the intervals between states the cause of what passes where each block has one.
+
+    Last, so that lists need not name them beside what clients do.
+    """
+    other = AVOIDABLE[INTERVALS][1](trace)
+    if not findings or other == trace:
+        return
+    found = _found(other, spec)
+    for finding in findings:
+        if _passes(found, finding):
+            finding.cause = INTERVALS
+
+
 def _again(found: set[tuple[str, str]], finding: Finding) -> bool:
     """Whether a trace fails in the same way; a crash is one, whichever request it comes with."""
     if finding.anomaly == CRASHED:
@@ -150,8 +167,10 @@ def _tells(name: str, level: AnswersLevel) -> bool:
     """Whether something is learned of an engine by avoiding that.
 
     Nothing is of the pressure on a server whose pool is not chosen, nor of continuations where
-    batches compute alike.
+    batches compute alike. Of intervals it is learned last.
     """
+    if name == INTERVALS:
+        return False
     if name == PRESSURE:
         return not level.one_server
     return name != CONTINUATIONS or not level.exact_batches
