@@ -234,7 +234,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     at answers level that the engine does not say.
     `engine_aborts`: where there is no room for all, requests are given up that would run alone. `idle_resets`: a reset is refused
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
-    of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
+    of its keys, `stats` if it tells operators of its use, `clients` if it also tells the client of
+    each answer how many tokens were restored, `answering` at answers level alone.
     `late_keys`: a key may begin steps behind the one that wrote its page. `static_batches`: who
     waits joins when all who run are over. `stores` is set if the engine says what it puts into a
     second tier, `unkeyed` says which whole blocks get no key. `frees_behind`: what lies behind a
@@ -260,6 +261,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     key_events: KeyEvents | None = None
     answering: Answering | None = None
     stats: bool = False
+    clients: bool = False
     late_keys: bool = False
     static_batches: bool = False
     stores: Stores | None = None

@@ -127,6 +127,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "key-events-with-orphans": {"key_events": KeyEvents(orphans=True)},
     "key-events-of-hits": {"key_events": KeyEvents(again=True)},
     "stats": {"stats": True},
+    "clients": {"clients": True},
     "late-keys": {"late_keys": True},
     "aborts-for-room": {"engine_aborts": True},
     "static-batches": {"static_batches": True},

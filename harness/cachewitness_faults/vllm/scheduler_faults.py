@@ -289,6 +289,20 @@ SCHEDULED: tuple[Mutant, ...] = (
         Edit(
             SCHEDULER,
             OWNER,
+            "update_from_output",
+            "prefill_stats = request.take_prefill_stats()",
+            "prefill_stats = None",
+        ),
+        name="vllm-client-told-nothing",
+        what="No client is told how many tokens of its prompt came from a cache.",
+        anomaly="false-statistics",
+        checker="statistics",
+        group="I",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
             "_make_cached_request_data",
             "if idx >= num_running_reqs:",
             "if False:",

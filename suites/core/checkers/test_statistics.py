@@ -219,3 +219,20 @@ def test_an_event_that_the_header_does_not_announce_makes_no_sense() -> None:
     ):
         (problem,) = validate.problems(parse(text))
         assert why in str(problem)
+
+
+def test_a_client_who_was_told_nothing_is_missed_where_the_engine_tells_clients() -> None:
+    """Where it tells operators alone nothing is owed, nor where there was no answer."""
+    told_operators = FIRST_STATS.replace(" restored r1=0", "")
+    answered = "accept r1 10 @r1:1 @1\n"
+    clients = HEADER.replace(", stats", ", stats, clients")
+    silent = FIRST + told_operators
+    (sentence,) = sentences(clients + silent + answered + "finish r1\n")
+    assert "r1, admitted with 0, has ended and its client was told no number" in sentence
+    for lawful in (
+        HEADER + silent + answered + "finish r1\n",
+        clients + silent + answered + "abort r1\n",
+        clients + silent + "finish r1\n",
+        clients + FIRST + FIRST_STATS + answered + "finish r1\n",
+    ):
+        assert sentences(lawful) == []

@@ -3,7 +3,7 @@
 Operators scale by the share of the pool that is in use and by the hit rate, and clients pay for
 tokens that no cache had. So the share has to be that of the pages that somebody holds, a look-up
 counts once, when its request is admitted, and a client is told how many tokens of its prompt were
-restored when it was first admitted.
+restored when it was first admitted, before its answer ends.
 
 A load from another tier that fails has its request looked up again, and engines do not agree
 whether it came back or is new. So where there are tiers, both kinds are judged together, a client
@@ -26,7 +26,17 @@ from typing import NamedTuple
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, named
-from cachewitness.core.events import Extended, Header, Hit, Preempted, Stats, StepEnd, Submitted
+from cachewitness.core.events import (
+    Accept,
+    Extended,
+    Finished,
+    Header,
+    Hit,
+    Preempted,
+    Stats,
+    StepEnd,
+    Submitted,
+)
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.restored import loaded
 
@@ -83,6 +93,10 @@ class StatisticsTrue(Checker):
         """How many tokens lie in blocks that were fetched from another tier."""
         self._hits: dict[str, list[int]] = {}
         """What each request hit; its client may be given one of these numbers."""
+        self._untold: set[str] = set()
+        """Requests whose clients have been given no number."""
+        self._answered: set[str] = set()
+        """Requests of whose answer there is a token."""
         self._silent = 0
         """How many steps with a run have ended since the last statistics."""
 
@@ -99,6 +113,8 @@ class StatisticsTrue(Checker):
             Extended: self.on_submit,
             Preempted: self.on_preempt,
             Hit: self.on_hit,
+            Accept: self.on_accept,
+            Finished: self.on_finish,
             StepEnd: self.on_step_end,
             Stats: self.on_stats,
         }
@@ -106,11 +122,15 @@ class StatisticsTrue(Checker):
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget requests that are over."""
         self._back &= ledger.requests.keys()
+        self._untold &= ledger.requests.keys()
+        self._answered &= ledger.requests.keys()
         self._hits = {r: hits for r, hits in self._hits.items() if r in ledger.requests}
 
     def on_submit(self, ledger: Ledger, event: Submitted | Extended) -> Found:
         """Note a request whose client has no number yet."""
         self._hits[event.r] = []
+        self._untold.add(event.r)
+        self._answered.discard(event.r)
         return None
 
     def on_preempt(self, ledger: Ledger, event: Preempted) -> Found:
@@ -137,6 +157,26 @@ class StatisticsTrue(Checker):
         if self._tiered or event.r not in self._back:
             self._hits[event.r].append(event.reported)
         return None
+
+    def on_accept(self, ledger: Ledger, event: Accept) -> Found:
+        """Note that an answer has begun."""
+        self._answered.add(event.r)
+        return None
+
+    def on_finish(self, ledger: Ledger, event: Finished) -> Iterator[Finding]:
+        """Look for a client whose answer is over, and who was told no number."""
+        if not ledger.header.rules.clients or event.r not in self._answered:
+            return
+        self.opportunities += 1
+        if event.r in self._untold:
+            hits = " and ".join(map(str, self._hits.get(event.r) or [0]))
+            sentence = (
+                "Let an engine declare that it tells clients how many tokens of their prompts came"
+                f" from a cache. However {event.r}, admitted with {hits}, has ended and its client"
+                " was told no number: a contradiction."
+            )
+            line = f"{named(event.r)} hit {hits} tokens and has ended; its client was told nothing"
+            yield Finding(anomaly="false-statistics", r=event.r, sentence=sentence, line=line)
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Iterator[Finding]:
         """Hold an engine that tells operators of its use to that: where it stops, nothing of it
@@ -226,6 +266,7 @@ class StatisticsTrue(Checker):
         its place.
         """
         self.opportunities += 1
+        self._untold.discard(r)
         hits = self._hits.get(r) or [0]
         if tokens not in (hits if self._tiered else hits[-1:]):
             claim = f"that {count(tokens, 'token')} of its prompt came from a cache"

@@ -173,10 +173,9 @@ def scheduler_engine(
     new_request = timed.new_requests(
         request_maker(source, sizes[1], options, full=full, connected=connected)
     )
-    rules = replace(rules_of(header, options, source, core, sizes, interval), stats=True)
-    rules = replace(
-        rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment
-    )
+    rules = rules_of(header, options, source, core, sizes, interval)
+    alignment = getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment
+    rules = replace(rules, stats=True, clients=True, alignment=alignment)
     described = with_pools(
         described_by(header, options, source, rules, answer_windows(config)), observed
     )
