@@ -24,6 +24,10 @@ FIRST = (
     "step 1: r1 0..9 | 1 2 3\n"
 )
 SECOND = "submit r2 a:9\nhit r2 8 | 1 2\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n"
+EXTENDED = (
+    "pause r1\nextend r1 9 b:2\nstep 2: r1 9..11 | 1 2 3\n"
+    "stats 0: usage 0.375 admitted 0 of 0 found 0 @2\naccept r1 12 @r1[1]:1 @2\nfinish r1\n"
+)
 FIRST_STATS = "stats 0: usage 0.375 admitted 1 of 9 found 0 restored r1=0 @1\n"
 
 
@@ -234,5 +238,6 @@ def test_a_client_who_was_told_nothing_is_missed_where_the_engine_tells_clients(
         clients + silent + answered + "abort r1\n",
         clients + silent + "finish r1\n",
         clients + FIRST + FIRST_STATS + answered + "finish r1\n",
+        clients + FIRST.replace("a:9", "a:9 session=yes") + FIRST_STATS + answered + EXTENDED,
     ):
         assert sentences(lawful) == []

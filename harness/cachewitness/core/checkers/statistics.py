@@ -110,7 +110,7 @@ class StatisticsTrue(Checker):
     def handlers(self) -> dict[type, Handler]:
         return {
             Submitted: self.on_submit,
-            Extended: self.on_submit,
+            Extended: self.on_extend,
             Preempted: self.on_preempt,
             Hit: self.on_hit,
             Accept: self.on_accept,
@@ -126,11 +126,18 @@ class StatisticsTrue(Checker):
         self._answered &= ledger.requests.keys()
         self._hits = {r: hits for r, hits in self._hits.items() if r in ledger.requests}
 
-    def on_submit(self, ledger: Ledger, event: Submitted | Extended) -> Found:
+    def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
         """Note a request whose client has no number yet."""
         self._hits[event.r] = []
         self._untold.add(event.r)
         self._answered.discard(event.r)
+        return None
+
+    def on_extend(self, ledger: Ledger, event: Extended) -> Found:
+        """Note more input of a request. It kept its pages, so its client need not be told again
+        (vLLM 0.33.0, `Request.take_prefill_stats`).
+        """
+        self._hits[event.r] = []
         return None
 
     def on_preempt(self, ledger: Ledger, event: Preempted) -> Found:
