@@ -16,7 +16,7 @@ are called. `python -m cachewitness` is the command line.
   `NO_STATES`, `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What
   it refuses is a `UsageError`, what it misses an `EngineMissing`.
 * Parts that an `EngineKind` may have: `Accepts`, `AnswersLevel`, `Controls`, `KnownFindings`,
-  `OwnConfigurations`, `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
+  `OwnConfigurations`, `OwnProcess`, `Prompts`, `SecondTier`, `Texts`, `WrittenFor`.
 * A policy with a reference: a `PolicyKind` with its `Rule`s and where it stands on the `AXES`;
   `load_policy` finds one by name. Its parts: `Choices`, `Drawing`, `LayoutRules`, `OnTensors`,
   `Sizing` (a command that shows a `Plan`: `plan_as_json`, `show_plan`) and `PolicyAnswers`.
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from cachewitness.engines.accepts import Accepts
     from cachewitness.engines.adapter import CAPABILITIES, Adapter, Asked, Refused, Scheduled
     from cachewitness.engines.answers import Prompts
-    from cachewitness.engines.answers_level import AnswersLevel, Controls
+    from cachewitness.engines.answers_level import AnswersLevel, Controls, Texts
     from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
     from cachewitness.engines.choices import Choices
     from cachewitness.engines.drawing import Drawing
@@ -134,7 +134,7 @@ _HOMES = {
     "engines.accepts": ("Accepts",),
     "engines.adapter": ("CAPABILITIES", "Adapter", "Asked", "Refused", "Scheduled"),
     "engines.answers": ("Prompts",),
-    "engines.answers_level": ("AnswersLevel", "Controls"),
+    "engines.answers_level": ("AnswersLevel", "Controls", "Texts"),
     "engines.cache_state": ("Claim", "Count", "KeyId", "Tables"),
     "engines.choices": ("Choices",),
     "engines.drawing": ("Drawing",),
@@ -238,6 +238,7 @@ __all__ = [
     "Submit",
     "Tables",
     "Tally",
+    "Texts",
     "Trace",
     "TraceHeader",
     "Unkeyed",

@@ -4,7 +4,8 @@ or of two servers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from cachewitness._util import output
 from cachewitness.cli.named_task import is_named, load_named, warn
 
 if TYPE_CHECKING:
-    from cachewitness.parity.likelihood.asking import Served
+    from cachewitness.parity.likelihood.asking import Served, Subject
     from cachewitness.parity.likelihood.choices import Choices
     from cachewitness.parity.likelihood.measuring import Plan
     from cachewitness.parity.likelihood.questions import Question
@@ -23,11 +24,13 @@ LIMIT = 32
 """Questions that are asked unless --limit says otherwise."""
 CONTINUATIONS = "continuations"
 ELSEWHERE = (
-    *("engine", "policy", "release", "concurrent", "random_shots", "max_tokens", "tokens"),
+    *("policy", "release", "concurrent", "random_shots", "max_tokens", "tokens"),
     *("bit_exact", "floor", "device", "dtype", "checkpoint", "jobs", "seed"),
     *("expected", "strict_expected"),
 )
 """Options of `score` that mean nothing for likelihoods."""
+OF_SERVERS = ("cold_url", "against", "model")
+"""Options of likelihoods that mean nothing for engines."""
 OWN = ("against", "positions", "noise", "ask")
 """Options that mean nothing without --likelihood."""
 
@@ -40,7 +43,8 @@ def likelihood_options(command: Any) -> Any:
             is_flag=True,
             help=(
                 "Compare the log-probabilities of what comes next, cold against cached, instead of"
-                " answers: of a server (--base-url). --margin is then in hundredths of a nat a"
+                " answers: of a server (--base-url), or of an engine that knows texts (--engine"
+                " transformers:checkpoint=DIR). --margin is then in hundredths of a nat a"
                 " token, --arms hit,replay or one of them, --limit 32 unless given."
             ),
         ),
@@ -105,7 +109,9 @@ def compare_likelihoods(options: dict[str, Any]) -> int:
     offline.prepare_statistics()
     progress = _Progress(as_json=options["as_json"])
     try:
-        return _compared(options, progress)
+        task = _task(options)
+        with _subjects(options) as subjects:
+            return _compared(options, task, progress, *subjects)
     except NothingRestored as error:
         progress.clear()
         click.echo(f"cachewitness: nothing checked: {error}", err=True)
@@ -118,24 +124,26 @@ def compare_likelihoods(options: dict[str, Any]) -> int:
         progress.clear()
 
 
-def _compared(options: dict[str, Any], progress: _Progress) -> int:
+def _compared(
+    options: dict[str, Any],
+    task: AnyTask,
+    progress: _Progress,
+    server: Subject,
+    cold: Subject | None,
+    other: Served | None,
+) -> int:
     from msgspec.structs import replace
 
     from cachewitness.cli.options import finish
     from cachewitness.cli.report_option import drawn_or_problems
     from cachewitness.parity.likelihood import document, page, terminal
-    from cachewitness.parity.likelihood.asking import Served, prove
+    from cachewitness.parity.likelihood.asking import prove
     from cachewitness.parity.likelihood.measuring import AGAINST, Asker
     from cachewitness.parity.likelihood.verdict import Rules
     from cachewitness.parity.scores import answer_store
     from cachewitness.report.terminal import console
     from cachewitness.sessions.run import store
 
-    task = _task(options)
-    timeout = options["timeout"]
-    server = Served.at(options["base_url"], options["model"], "--base-url", timeout)
-    cold = _second(options, "cold_url", "--cold-url", server.model)
-    other = _second(options, "against", "--against", "")
     progress.note("tokens of the prompts")
     choices, asked = _asked(task, server)
     if other is not None:
@@ -223,8 +231,19 @@ def _check(options: dict[str, Any]) -> None:
 
     if options["ask"] != CONTINUATIONS:
         raise UsageError(BYPASS.format(name=options["ask"]))
-    if not options["base_url"]:
-        raise UsageError("--likelihood: asks a server; give --base-url http://HOST:PORT")
+    engine = bool(_given(("engine",)))
+    if bool(options["base_url"]) == engine:
+        raise UsageError(
+            "--likelihood: asks a server, --base-url http://HOST:PORT, or an engine, --engine"
+            " transformers:checkpoint=DIR; give one of them"
+        )
+    if engine and (others := _given(OF_SERVERS)):
+        raise UsageError(f"{', '.join(others)}: {_belong(others)} to servers, not to --engine")
+    if engine and is_named(options):
+        raise UsageError(
+            f"--task {options['task']}: an engine chooses its own tokens, so the continuations of a"
+            " task cannot be asked of it; ask a server, or --task problems or gsm8k"
+        )
     given = _given(ELSEWHERE)
     if given:
         raise UsageError(f"{', '.join(given)}: {_belong(given)} to scores, not to --likelihood")
@@ -268,8 +287,9 @@ def _task(options: dict[str, Any]) -> AnyTask:
     return tasks.gsm8k(options["gsm8k"], limit=limit, shots=shots, shots_from=options["shots_from"])
 
 
-def _asked(task: AnyTask, server: Served) -> tuple[Choices | None, list[Question]]:
+def _asked(task: AnyTask, server: Subject) -> tuple[Choices | None, list[Question]]:
     """Return the questions, with lm-eval's side of them; a task of this package's needs none."""
+    from cachewitness.parity.likelihood.asking import Served
     from cachewitness.parity.likelihood.questions import questions
     from cachewitness.parity.scores.tasks import Task
 
@@ -277,8 +297,33 @@ def _asked(task: AnyTask, server: Served) -> tuple[Choices | None, list[Question
         return None, questions(task, server.tokens)
     from cachewitness.parity.likelihood.choices import Choices
 
+    assert isinstance(server, Served)
     choices = Choices(task, server)
     return choices, choices.questions()
+
+
+@contextmanager
+def _subjects(
+    options: dict[str, Any],
+) -> Iterator[tuple[Subject, Subject | None, Served | None]]:
+    """Give who is asked, who is asked cold, and which server is compared."""
+    from cachewitness.parity.likelihood.asking import Served
+
+    if options["base_url"]:
+        server = Served.at(options["base_url"], options["model"], "--base-url", options["timeout"])
+        cold = _second(options, "cold_url", "--cold-url", server.model)
+        yield server, cold, _second(options, "against", "--against", "")
+        return
+    from dataclasses import replace
+
+    from cachewitness.cli.options import Isolate, engine_of
+    from cachewitness.parity.likelihood.of_engine import opened
+
+    spec = engine_of(options["engine"], isolate=Isolate())
+    if spec.isolation is not None:
+        spec = replace(spec, isolation=replace(spec.isolation, deadline=options["timeout"]))
+    with opened(spec) as (engine, twin):
+        yield engine, twin, None
 
 
 def _second(options: dict[str, Any], key: str, option: str, model: str) -> Served | None:
@@ -333,7 +378,7 @@ def _settings(options: dict[str, Any], task: AnyTask, way: str, plan: Plan) -> d
     """Return what the measurement depends on, by which its folder is named."""
     return {
         "likelihood": True,
-        "server": options["base_url"],
+        "server": options["base_url"] or options["engine"],
         "cold_url": options["cold_url"] or "",
         "against": options["against"] or "",
         "cold_by": way,

@@ -4,11 +4,25 @@ control what it finds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cachewitness.core.trace_format import Level
+from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.shrink import ATTEMPTS
+
+
+@dataclass(frozen=True)
+class Texts:
+    """How real text is asked of an engine's model, for `score --likelihood`.
+
+    `tokens` returns, for the options of the engine's name, what makes a text token ids of the
+    model; it raises UsageError if that model has no texts. `configuration` is the one that long
+    prompts are computed in.
+    """
+
+    tokens: Callable[[Mapping[str, str]], Callable[[str], list[int]]]
+    configuration: Configuration
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,8 @@ class AnswersLevel:
     shrinking: int = ATTEMPTS
     """The number of traces tried in search of a smaller one that fails; fewer where an engine takes
     long to open."""
+    texts: Texts | None = None
+    """How real text is asked; None: the engine knows token ids alone."""
 
 
 @dataclass(frozen=True)

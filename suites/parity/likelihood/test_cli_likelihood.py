@@ -81,7 +81,7 @@ def test_ways_around_the_cache_are_refused(capsys: pytest.CaptureFixture[str], n
     ("argv", "why"),
     [
         ((), "--likelihood: asks a server"),
-        (("--base-url", "http://h", "--engine", "toy"), "--engine: belongs to scores"),
+        (("--base-url", "http://h", "--engine", "toy"), "give one of them"),
         (("--base-url", "http://h", "--floor", "1", "--jobs", "2"), "--floor, --jobs: belong to"),
         (("--base-url", "http://h", "--against", "http://i", "--arms", "hit"), "leave it out"),
         (("--base-url", "http://127.0.0.1:9"), "is a server running there?"),

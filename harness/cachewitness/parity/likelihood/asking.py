@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -42,6 +42,22 @@ Way = Literal["another server", "salts", "cache_prompt"]
 
 class NothingRestored(Exception):
     """A server restores nothing of a prompt that it just computed, so there is nothing to check."""
+
+
+class Subject(Protocol):
+    """Who is asked: a server, or an engine. `url` names it in messages. `zero_left_out`: it counts
+    restored tokens, and leaves a count of 0 out.
+    """
+
+    url: str
+    name: str
+    zero_left_out: bool
+
+    def tokens(self, text: str) -> list[int]:
+        """Return a text as tokens of the model."""
+
+    def ask(self, prompt: list[int], tokens: int, what: str, **fields: Any) -> Answered:
+        """Return the likeliest tokens behind a prompt. Raises BackendError if none come."""
 
 
 class _Tokenized(msgspec.Struct, frozen=True):
@@ -131,7 +147,7 @@ def new_salt() -> str:
     return f"cachewitness-{secrets.token_hex(8)}"
 
 
-def prove(server: Served, cold: Served | None, prompt: list[int]) -> Manner:
+def prove(server: Subject, cold: Subject | None, prompt: list[int]) -> Manner:
     """Ask one prompt until it is proven how the server is asked cold.
 
     Raises UsageError if it is not, or the server does not count what it restores; NothingRestored
@@ -163,7 +179,7 @@ def prove(server: Served, cold: Served | None, prompt: list[int]) -> Manner:
     )
 
 
-def _check_cold(cold: Served, prompt: list[int]) -> None:
+def _check_cold(cold: Subject, prompt: list[int]) -> None:
     for _ in range(2):
         count = _restored(cold, prompt, **Manner("another server", salted=False).cold())
         if count > 0:
@@ -174,5 +190,5 @@ def _check_cold(cold: Served, prompt: list[int]) -> None:
             raise UsageError(f"--cold-url: that server does not say what it restored {COUNTS}")
 
 
-def _restored(server: Served, prompt: list[int], **fields: Any) -> int:
+def _restored(server: Subject, prompt: list[int], **fields: Any) -> int:
     return server.ask(prompt, 1, "the first prompt", **fields).restored

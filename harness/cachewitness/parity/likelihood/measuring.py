@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import BackendError
-from cachewitness.parity.likelihood.asking import Manner, Served, new_salt
+from cachewitness.parity.likelihood.asking import Manner, Subject, new_salt
 from cachewitness.parity.likelihood.questions import Question
 from cachewitness.parity.likelihood.steps import Answered, Step
 
@@ -113,9 +113,9 @@ class Asker:
 
     def __init__(
         self,
-        server: Served,
-        cold: Served | None,
-        other: Served | None,
+        server: Subject,
+        cold: Subject | None,
+        other: Subject | None,
         manner: Manner,
         plan: Plan,
         listener: Listener,
@@ -287,7 +287,7 @@ class Asker:
                 )
         return answer
 
-    def _asked(self, server: Served, found: Measured, place: Place, **fields: Any) -> Answered:
+    def _asked(self, server: Subject, found: Measured, place: Place, **fields: Any) -> Answered:
         fields |= _bias(found, place)
         answer = server.ask(_continued(found, place), 1, f"question {place[0]}", **fields)
         self._listener.asked()
@@ -313,7 +313,7 @@ def _biased(token: int) -> dict[str, Any]:
     return {"logit_bias": {str(token): BIAS}}
 
 
-def _check_biased(server: Served, step: Step, token: int) -> None:
+def _check_biased(server: Subject, step: Step, token: int) -> None:
     if token not in step.best:
         raise UsageError(
             f"{server.url} does not say how likely token {token} is, although `logit_bias` asked"

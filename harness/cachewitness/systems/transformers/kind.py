@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cachewitness import (
@@ -15,6 +15,7 @@ from cachewitness import (
     Layout,
     OwnConfigurations,
     OwnProcess,
+    Texts,
     TraceHeader,
     UsageError,
     WrittenFor,
@@ -74,6 +75,21 @@ def _checkpoint(options: Mapping[str, str]) -> str:
     return str(path) if named else ""
 
 
+def tokens_of(options: Mapping[str, str]) -> Callable[[str], list[int]]:
+    """Return what makes a text token ids, by the tokenizer beside a checkpoint.
+
+    Raises UsageError for a model without a tokenizer, EngineMissing without transformers.
+    """
+    if not (checkpoint := _checkpoint(options)):
+        raise UsageError(
+            f"--engine {NAME}: its tiny models know no text; name a checkpoint: {NAME}:checkpoint=…"
+        )
+    needs(NAME, ("torch", "transformers"), INSTALL)
+    from cachewitness.systems.transformers.model import tokenizer
+
+    return tokenizer(Path(checkpoint))
+
+
 def configurations() -> list[Configuration]:
     """Return what a run takes: prefixes kept often; and seldom, with prompts cut into chunks,
     and pasts that are recorded.
@@ -125,7 +141,12 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     configurations=OwnConfigurations(lambda options: configurations()),
-    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    answers_level=AnswersLevel(
+        uncached={"caching": "off"},
+        shrinking=SHRINKING,
+        # Prompts are kept at their ends; at shorter intervals they take many passes.
+        texts=Texts(tokens_of, Configuration(_layout(512), {}, "")),
+    ),
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
     process=OwnProcess(
         imports=(

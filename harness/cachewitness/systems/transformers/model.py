@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ class Model:
     """A causal model of the library, and what it takes to resume it."""
 
     def __init__(self, module: Any) -> None:
-        self.module = module.eval().float()
+        self.module = module.eval()
         self.config = module.config
         takes = inspect.signature(self.module.forward).parameters
         self._named = next(name for name in NAMES if name in takes)
@@ -51,21 +51,8 @@ class Model:
         Raises UsageError if the library cannot load it.
         """
         _prepare()
-        single = checkpoint.suffix == ".gguf"
-        file = {"gguf_file": checkpoint.name} if single else {}
-        try:
-            module = transformers.AutoModelForCausalLM.from_pretrained(
-                str(checkpoint.parent if single else checkpoint),
-                attn_implementation="eager",
-                dtype=torch.float32,
-                local_files_only=True,
-                **file,
-            )
-        except (OSError, ValueError, ImportError) as error:
-            raise UsageError(
-                f"--engine transformers: checkpoint {checkpoint}: {one_line(str(error))}"
-            ) from None
-        return cls(module)
+        model = transformers.AutoModelForCausalLM
+        return cls(_loaded(model, checkpoint, attn_implementation="eager", dtype=torch.float32))
 
     @classmethod
     def tiny(cls, architecture: Architecture) -> Model:
@@ -89,7 +76,7 @@ class Model:
             for end, value in architecture.weights.items():
                 if name.endswith(end):
                     torch.nn.init.constant_(parameter, value)
-        return cls(module)
+        return cls(module.float())
 
     @property
     def vocabulary(self) -> int:
@@ -151,6 +138,35 @@ class Model:
                 setattr(code, DELTA_RULE, rule)
             for part, usual in mixers.items():
                 part.chunk_size = usual
+
+
+def tokenizer(checkpoint: Path) -> Callable[[str], list[int]]:
+    """Return what makes a text token ids, as the tokenizer beside a checkpoint does.
+
+    Raises UsageError if the library cannot load it.
+    """
+    loaded = _loaded(transformers.AutoTokenizer, checkpoint)
+
+    def tokens(text: str) -> list[int]:
+        return list(loaded(text)["input_ids"])
+
+    return tokens
+
+
+def _loaded(kind: Any, checkpoint: Path, **options: Any) -> Any:
+    single = checkpoint.suffix == ".gguf"
+    file = {"gguf_file": checkpoint.name} if single else {}
+    try:
+        return kind.from_pretrained(
+            str(checkpoint.parent if single else checkpoint),
+            local_files_only=True,
+            **file,
+            **options,
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise UsageError(
+            f"--engine transformers: checkpoint {checkpoint}: {one_line(str(error))}"
+        ) from None
 
 
 def _prepare() -> None:
