@@ -20,14 +20,12 @@ from cachewitness.core.checkers.finding import (
     EARLY_COPY,
     FAILED_LOAD,
     HELD_BY_WAITING,
-    NOT_RUN,
     OPEN_CHUNK,
     ROUNDED_UP,
-    RUN_PAST,
     Finding,
 )
 from cachewitness.core.events import Event
-from cachewitness.core.ledger.records import GIVEN_BACK, OFFERED_AGAIN
+from cachewitness.core.ledger.records import GIVEN_BACK, NOT_RUN, OFFERED_AGAIN, RUN_PAST
 from cachewitness.core.trace_format import (
     Extend,
     Layout,

@@ -7,8 +7,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cachewitness.core.checkers.finding import EARLY_COPY, HELD_BY_WAITING, OPEN_CHUNK, RUN_PAST
+from cachewitness.core.checkers.finding import EARLY_COPY, HELD_BY_WAITING, OPEN_CHUNK
 from cachewitness.core.driving import check
+from cachewitness.core.ledger.records import RUN_PAST
 from cachewitness.report.counterexample import headline
 from cachewitness.workloads.notation import parse
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from cachewitness.core.checkers.finding import FAILED_LOAD, NOT_RUN, ROUNDED_UP
+from cachewitness.core.checkers.finding import EARLY_COPY, FAILED_LOAD, ROUNDED_UP
 from cachewitness.core.driving import check
-from cachewitness.core.ledger.records import GIVEN_BACK, OFFERED_AGAIN
+from cachewitness.core.ledger.records import GIVEN_BACK, NOT_RUN, OFFERED_AGAIN, RUN_PAST
 from cachewitness.workloads.notation import parse
 
 STATES = """pool 0: 12 pages, null 0
@@ -116,6 +116,55 @@ def test_whoever_loads_what_was_stored_so_has_the_same_cause() -> None:
     assert ("stale-hit", GIVEN_BACK) in causes(WINDOW + LEFT + STORE + load, "stale-hit")
 
 
+PAST = """pool 0: 16 pages, null 0
+pool 1: 8 pages, tier cpu, evicts lru
+group 0: full block 4
+group 1: recurrent block 8
+group 2: full block 4 pool 1 of 0
+group 3: recurrent block 8 pool 1 of 1
+rules: alignment 4
+submit a x:4
+hit a 0
+acquire a | 1 | 2
+publish 0/1 a:4
+publish 1/2 a:4
+step 1: a 0..4 | 1 | 2
+finish a
+release a
+submit b x:4 y:16
+hit b 4 | 1 | 2
+acquire b | 1 3 4 5 6 | 2 7 8
+publish 1/2 b:8
+step 2: b 4..20 | 1 3 4 5 6 | 2 7 8; saves b 1/7:16; store 0/2>1/0 0/7>1/1
+publish 3/0 b:8
+"""
+"""A chunk runs past a key and saves a later state on its way; both blocks are stored behind it."""
+
+
+@pytest.mark.parametrize(
+    ("keyed", "cause"),
+    [("3/0 b:8", RUN_PAST), ("3/0 b:16", ""), ("3/1 b:8", "")],
+    ids=["as it is keyed", "under a later key", "another state under that key"],
+)
+def test_a_store_of_a_wrong_key_s_block_has_the_cause_of_that_key(keyed: str, cause: str) -> None:
+    """The store begins behind the runs of its step: it is no early copy. A wrong store of the same
+    state is another fault.
+    """
+    text = PAST.replace("3/0 b:8", keyed) + "step 3: \n"
+    found = causes(text, "fabricated-snapshot")
+    assert found == [("fabricated-snapshot", RUN_PAST), ("fabricated-snapshot", cause)]
+
+
+def test_whoever_loads_the_state_of_a_wrong_key_has_its_cause() -> None:
+    load = (
+        "publish 2/2 b:8\nsubmit c x:4 y:8\nhit c 8 tier cpu | 9 10 | 11 | 2 2 | 0\n"
+        "acquire c | 9 10 12 | 11 13\n"
+        "step 3: c 8..12 | 9 10 12 | 11 13; copy 1/0>0/11\n"
+    )
+    found = causes(PAST + load, "fabricated-snapshot", "state-position-skew", "stale-hit")
+    assert ("state-position-skew", RUN_PAST) in found
+
+
 PRIORITY = """pool 0: 8 pages, null 0
 group 0: full block 4
 rules: alignment 4
@@ -137,6 +186,27 @@ def test_a_key_of_a_request_that_did_not_run_in_its_step_is_told_from_one_withou
     too_little = PRIORITY + keyed + "step 1: a 0..3 | 1 2; b 0..4 | 3\n"
     assert causes(taken_out, "partial-commit") == [("partial-commit", NOT_RUN)]
     assert causes(too_little, "partial-commit") == [("partial-commit", "")]
+
+
+STORED = PRIORITY.replace("rules:", "group 1: full block 4 pool 1 of 0\nrules:").replace(
+    "group 0", "pool 1: 4 pages, tier cpu, evicts lru\ngroup 0", 1
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "cause"),
+    [
+        ("b 0..4 | 3; store 0/1>1/0", NOT_RUN),
+        ("a 0..3 | 1 2; b 0..4 | 3; store 0/1>1/0", ""),
+        ("a 0..8 | 1 2; b 0..4 | 3; copy 0/1>1/0", EARLY_COPY),
+    ],
+    ids=["of who did not run", "of too little", "in front of the run"],
+)
+def test_a_store_of_a_key_without_content_is_early_in_front_of_the_run_alone(
+    step: str, cause: str
+) -> None:
+    text = STORED + f"publish 0/1 a:4\nstep 1: {step}\npublish 1/0 a:4\nstep 2: \n"
+    assert causes(text, "partial-commit")[-1] == ("partial-commit", cause)
 
 
 WAITS = """pool 0: 8 pages, null 0

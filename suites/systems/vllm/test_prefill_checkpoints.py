@@ -19,6 +19,7 @@ from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Hit, Run, StepBegin
+from cachewitness.core.ledger.records import RUN_PAST
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Op, Step, Submit, Trace, TraceHeader, load
 from cachewitness.engines.registry import parse
@@ -233,3 +234,18 @@ def test_a_block_that_was_hit_in_part_is_keyed_whole_and_a_later_request_goes_on
     assert (
         drive(Trace(header, trace.ops), parse(f"vllm:source={SOURCE}").open(header)).findings == []
     )
+
+
+@pytest.mark.parametrize(
+    "connector",
+    [pytest.param(name, marks=REAL) for name in ("offloading", "simple")],
+)
+def test_a_connector_that_stores_that_block_keys_the_same_state(connector: str) -> None:
+    """The store begins behind the runs of its step: it has no cause of its own."""
+    trace = load(FINDING)
+    engine = parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header)
+    result = drive(trace, engine)
+    assert any("of group 3" in finding.sentence for finding in result.findings)
+    assert {(finding.anomaly, finding.cause) for finding in result.findings} == {
+        ("fabricated-snapshot", RUN_PAST)
+    }

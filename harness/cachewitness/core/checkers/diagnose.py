@@ -11,10 +11,8 @@ from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.difference import difference
 from cachewitness.core.checkers.finding import (
     EARLY_COPY,
-    NOT_RUN,
     OPEN_CHUNK,
     ROUNDED_UP,
-    RUN_PAST,
     Finding,
 )
 from cachewitness.core.checkers.wording import all_named, count, named, with_detail
@@ -90,7 +88,7 @@ class _Case:
             return EARLY_COPY if record.early else record.stale
         if self.restored and is_rounded_up(self.ledger, self.group, record, self.request):
             return ROUNDED_UP
-        if (key := self._key()) is not None and (cause := cause_of_key(key, record)):
+        if (key := self._key()) is not None and (cause := key.cause(record)):
             return cause
         return OPEN_CHUNK if self._begun_inside(record) else ""
 
@@ -239,13 +237,6 @@ class _Case:
             else ""
         )
         return f"holds {content_of(record)}{other}"
-
-
-def cause_of_key(key: Key, record: Content) -> str:
-    """Return why a page does not hold what a key names, as far as the run of its step tells."""
-    if key.unrun:
-        return NOT_RUN
-    return RUN_PAST if record.state and record.stop == key.passed_from else ""
 
 
 def is_rounded_up(ledger: Ledger, group: Group, record: Content, request: RequestRecord) -> bool:

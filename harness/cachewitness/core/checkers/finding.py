@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cachewitness.core.ledger.records import GIVEN_BACK, OFFERED_AGAIN
+from cachewitness.core.ledger.records import GIVEN_BACK, NOT_RUN, OFFERED_AGAIN, RUN_PAST
 
 EARLY_COPY = "early-copy"
 """The cause of what is wrong with a page that was copied, in front of a step, from one keyed for
@@ -28,12 +28,6 @@ FAILED_LOAD = "failed-load"
 HELD_BY_WAITING = "held-by-waiting"
 """The cause of nobody's being run: what others hold who wait as well leaves one of those who wait
 no room, and a queue in order stands still behind it."""
-NOT_RUN = "not-run"
-"""The cause of a key without content: the step that was to write it ran, and its request in it did
-not."""
-RUN_PAST = "run-past"
-"""The cause of a state that is short of its key: a chunk began with it inside the key's block, ran
-past the key and saved a later state on its way."""
 CAUSES = (
     *(EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS, OPEN_CHUNK),
     *(ROUNDED_UP, GIVEN_BACK, OFFERED_AGAIN, FAILED_LOAD, HELD_BY_WAITING, NOT_RUN, RUN_PAST),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.diagnose import (
-    cause_of_key,
     content_of,
     is_rounded_up,
     short_content,
@@ -371,7 +370,7 @@ def _cause(ledger: Ledger, key: Key | Publish, record: Content) -> str:
     group = ledger.groups[key.group]
     if record.early:
         return EARLY_COPY
-    if isinstance(key, Key) and (cause := cause_of_key(key, record)):
+    if isinstance(key, Key) and (cause := key.cause(record)):
         return cause
     hit = request.hit is not None and request.hit.resume == key.length
     if hit and is_rounded_up(ledger, group, record, request):

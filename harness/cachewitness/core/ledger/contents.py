@@ -16,6 +16,7 @@ from cachewitness.core.ledger.records import (
     NOTHING,
     UNKNOWN,
     Content,
+    ForeignTo,
     Key,
     PageRecord,
     PoolRecords,
@@ -81,6 +82,10 @@ class Contents:
             return self.holds_state(record, node, length)
         start = (length - 1) // group.block_size * group.block_size
         return self.covers(record, node, start, length)
+
+    def matches(self, key: Key) -> bool:
+        """Whether the page of a key holds what the key claims."""
+        return self.content_matches(self._groups[key.group], key.page, key.node, key.length)
 
     def destroyed(
         self, content: Content, event: Write, nodes: list[int], start: int, stop: int
@@ -256,7 +261,11 @@ class Contents:
         for move, image in zip(event.moves, images, strict=True):
             source = self._records[move.src_pool][move.src]
             image.copy_content(source.readable)
-            image.early |= any(self._is_to_come(key, event.step) for key in source.keys)
+            for key in source.keys:
+                if self._is_to_come(key, event.step):
+                    image.early = True
+                elif (cause := key.cause(source)) and not self.matches(key):
+                    image.foreign += (ForeignTo(key.r, key.group, cause, key.length),)
         if mark is not None:
             mark(event, images)
         targets = [(move.dst_pool, move.dst) for move in event.moves]
@@ -282,13 +291,16 @@ class Contents:
             target.copy_content(before)
 
     def _is_to_come(self, key: Key, step: int) -> bool:
-        """Whether a key names what a step is yet to write: a store that begins behind the runs
-        copies what they have written.
+        """Whether a key names what a run of a step is yet to write: a store that begins behind the
+        runs copies what they have written, and what is in another tier is copied there.
         """
         return (
             key.state == "pending"
             and key.step == step
-            and not self.content_matches(self._groups[key.group], key.page, key.node, key.length)
+            and key.group in self._local
+            and key.r not in self._written
+            and not key.unrun
+            and not self.matches(key)
         )
 
     def _keep_what_stayed(self, before: Content, now: Content) -> None:
@@ -301,10 +313,10 @@ class Contents:
         ]
         if not stayed:
             stale = before.stale
-            former = before.former
+            foreign = before.foreign
             before.poison()
             before.stale = stale
-            before.former = former
+            before.foreign = foreign
             return
         *older, newest = stayed
         before.older = tuple(older)

@@ -4,7 +4,7 @@ is no more theirs.
 A window that moves on, or a state that is passed, leaves a page to others. An engine that stores it
 later, for the request that had it, stores what others have written. A copy does not say for whom
 it is made; the key that names it does, so until then a page of another tier is marked with all who
-had given its source back (`Content.former`), and what is loaded from there with the cause alone
+had given its source back (`Content.foreign`), and what is loaded from there with the cause alone
 (`Content.stale`). An engine may store the last of a request in the step behind its end, so until
 then what it gave back is not forgotten.
 """
@@ -19,7 +19,7 @@ from cachewitness.core.ledger.records import (
     OFFERED_AGAIN,
     UNKNOWN,
     Content,
-    FormerHolder,
+    ForeignTo,
     Key,
     PageRecord,
     PoolRecords,
@@ -84,17 +84,17 @@ class GivenBack:
             stored = move.dst_pool not in self._local
             loaded = move.src_pool not in self._local
             if stored and not loaded:
-                image.former = self._who(move.src_pool, move.src, source)
+                image.foreign += self._who(move.src_pool, move.src, source)
             if loaded and not stored:
                 causes = {
                     cause_of(source, key, self._groups, self._requests) for key in source.keys
                 }
                 image.stale = image.stale or max(causes, default="")
-                image.former = ()
+                image.foreign = ()
 
-    def _who(self, pool: int, page: int, record: PageRecord) -> tuple[FormerHolder, ...]:
+    def _who(self, pool: int, page: int, record: PageRecord) -> tuple[ForeignTo, ...]:
         return tuple(
-            FormerHolder(r, group, OFFERED_AGAIN if resets < self._resets else GIVEN_BACK)
+            ForeignTo(r, group, OFFERED_AGAIN if resets < self._resets else GIVEN_BACK)
             for (r, group), resets in self._former.get((pool, page), {}).items()
             if record.held_for.get(r) != group
         )
@@ -107,16 +107,17 @@ def cause_of(content: Content, key: Key | Publish, groups: list[Group], requests
     A key of another tier is of whoever got its hash last, so it may name another request with that
     prefix.
     """
-    if content.stale or not content.former:
+    if content.stale or not content.foreign:
         return content.stale
     source = groups[key.group].source_group
     node = requests[key.r].node_of(key.length)
     return next(
         (
             one.cause
-            for one in content.former
+            for one in content.foreign
             if one.group == source
             and one.r in requests
+            and one.length in (0, key.length)
             and requests[one.r].node_of(key.length) == node != UNKNOWN
         ),
         "",

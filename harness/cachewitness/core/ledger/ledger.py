@@ -58,7 +58,7 @@ from cachewitness.core.ledger.given_back import GivenBack
 from cachewitness.core.ledger.holdings import Holdings
 from cachewitness.core.ledger.keys import Keys
 from cachewitness.core.ledger.reads import invalid_columns, surely_invalid_columns
-from cachewitness.core.ledger.records import Key, KeyState, PageRecord, records_of
+from cachewitness.core.ledger.records import KeyState, PageRecord, records_of
 from cachewitness.core.ledger.requests import Requests
 
 _INVALIDATED = ("withdrawn", "reset", "outdated")
@@ -253,14 +253,11 @@ class Ledger:
         pending = self.keys.pending(event.step)
         if not pending:
             return NO_KEYS
-        missing = [key for key in pending if not self._content_matches(key)]
+        missing = [key for key in pending if not self.contents.matches(key)]
         unbacked = [key for key in missing if key.r not in event.withdrawn]
         return BeforeStepEnd(
             pending, unbacked, [key for key in missing if key.r in event.withdrawn]
         )
-
-    def _content_matches(self, key: Key) -> bool:
-        return self.contents.content_matches(self.groups[key.group], key.page, key.node, key.length)
 
     # --- pages ------------------------------------------------------------------------------------
 

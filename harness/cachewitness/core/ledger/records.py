@@ -23,6 +23,12 @@ GIVEN_BACK = "given-back"
 a request that had freed the source block before, while it went on, and others wrote there."""
 OFFERED_AGAIN = "offered-again"
 """The same, where that tier was reset since the request had given the page back."""
+NOT_RUN = "not-run"
+"""The cause of a key without content: the step that was to write it ran, and its request in it did
+not."""
+RUN_PAST = "run-past"
+"""The cause of a state that is short of its key: a chunk began with it inside the key's block, ran
+past the key and saved a later state on its way."""
 
 KeyState = Literal["pending", "committed", "unbacked", "withdrawn", "reset", "outdated"]
 """unbacked: committed although its content was not there when its step ended."""
@@ -58,6 +64,14 @@ class Key:
     unrun: bool = False
     passed_from: int = -1
 
+    def cause(self, content: Content) -> str:
+        """Return why a page does not hold what the key names, as far as the run of its step tells;
+        else nothing.
+        """
+        if self.unrun:
+            return NOT_RUN
+        return RUN_PAST if content.state and content.stop == self.passed_from else ""
+
     @property
     def usable(self) -> bool:
         """Whether a hit on it is allowed: pending in a step that may yet run, or committed over
@@ -71,14 +85,16 @@ class Key:
         return named and event.length in (0, self.length)
 
 
-class FormerHolder(NamedTuple):
-    """A request that freed a page while it went on, for which group, and the cause of what another
-    tier has of the page for it all the same.
+class ForeignTo(NamedTuple):
+    """A request of whose prefix a page holds nothing in a group, and the cause of what another tier
+    has of the page for it all the same. `length` is that of the key which is wrong; 0 stands for
+    any, where the request freed the page while it went on.
     """
 
     r: str
     group: int
     cause: str
+    length: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +120,7 @@ class Content:
     step: int = 0
     early: bool = False
     stale: str = ""
-    former: tuple[FormerHolder, ...] = ()
+    foreign: tuple[ForeignTo, ...] = ()
 
     def poison(self) -> None:
         """Forget the content."""
@@ -113,7 +129,7 @@ class Content:
         self.older = ()
         self.state = self.tainted = self.zeroed = self.early = False
         self.stale = ""
-        self.former = ()
+        self.foreign = ()
 
     def spans(self) -> list[Span]:
         """Return every run, the newest last."""
@@ -133,7 +149,7 @@ class Content:
         self.step = other.step
         self.early = other.early
         self.stale = other.stale
-        self.former = other.former
+        self.foreign = other.foreign
 
     def same_content(self, other: Content) -> bool:
         """Whether two pages hold the same, as far as the newest run tells."""
