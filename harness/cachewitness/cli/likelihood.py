@@ -155,7 +155,7 @@ def _compared(
     if not options["as_json"]:
         progress.clear()
         terminal.heading(server.name, len(asked), prefixes, _requests(asked, plan, arms), out)
-    progress.note("how the server is asked cold")
+    progress.note("how a request is asked cold")
     manner = prove(server, cold, asked[0].tokens)
     others = [one.url for one in (cold, other) if one]
     by_itself = choices.by_itself(asked[0], others) if choices else None

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
 pytestmark = pytest.mark.score
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
 from cachewitness import Texts
 from cachewitness.cli import invoke
+from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import Answer, Event
 from cachewitness.core.trace_format import Op, Submit
 from cachewitness.engines.answers import BackendError
@@ -54,6 +56,17 @@ class Rounding(sample.SampleEngine):
         computed = self.lengths[event.r] - max(event.restored, 0)
         by = NOISE * (0.5 + zlib.crc32(str(computed).encode()) % 1000 / 1000)
         event.logprobs = [value - by for value in event.logprobs if value is not None]
+        return event
+
+
+class Sure(Rounding):
+    """Behind a hit it is sure of another token."""
+
+    def rounded(self, event: Event) -> Event:
+        event = super().rounded(event)
+        if isinstance(event, Answer) and event.restored > 0:
+            event.tokens = [(token + 1) % VOCABULARY for token in event.tokens]
+            event.logprobs = [-1e-9] * len(event.tokens)
         return event
 
 
@@ -101,9 +114,10 @@ def test_a_sound_cache_does_not_fail_and_one_with_a_stale_state_does(
     whole = json.loads(out)
     assert code in (0, 2) and whole["judged"][0]["counted"] == 32, err
     assert whole["settings"]["cold_by"] == "salts" and whole["settings"]["server"] == "sample"
-    plug(Stale)
-    code, out, _ = score(capsys, "--engine", "sample", *FEW)
-    assert code == 1 and "hit: the cache changes" in out
+    for wrong in (Stale, Sure):
+        plug(wrong)
+        code, out, _ = score(capsys, "--engine", "sample", *FEW)
+        assert code == 1 and "hit: the cache changes" in out
 
 
 def test_an_engine_without_salts_is_asked_cold_without_its_cache(
@@ -143,6 +157,87 @@ def test_what_an_engine_chooses_is_all_that_is_compared(
         assert first == Step(first.token, {}) and [*second.best] == [second.token]
         with pytest.raises(BackendError, match="a prompt: sample ends a prompt of 3 tokens by: re"):
             engine.ask([1, 2, 3], 2, "a prompt")
+
+
+class Lying(Rounding):
+    """Does what a class of its own says to every answer."""
+
+    def rounded(self, event: Event) -> Event:
+        event = super().rounded(event)
+        if isinstance(event, Answer):
+            self.lie(event)
+        return event
+
+    def lie(self, answer: Answer) -> None:
+        """Change an answer."""
+
+
+class Certain(Lying):
+    """Is more than certain."""
+
+    def lie(self, answer: Answer) -> None:
+        answer.logprobs = [3.0] * len(answer.tokens)
+
+
+class Silent(Lying):
+    """Tells no numbers."""
+
+    def lie(self, answer: Answer) -> None:
+        answer.logprobs = []
+
+
+class TooMuch(Lying):
+    """Restores more than there is."""
+
+    def lie(self, answer: Answer) -> None:
+        answer.restored = 10**6
+
+
+class Raising(Lying):
+    """Fails at its first answer."""
+
+    def lie(self, answer: Answer) -> None:
+        raise KeyError("row")
+
+
+class Mixing(Lying):
+    """Knows salts, and does not heed them."""
+
+    def apply(self, op: Op) -> list[Event]:
+        return super().apply(changed(op, salt="") if isinstance(op, Submit) else op)
+
+
+@pytest.mark.parametrize(
+    ("engine", "code", "why"),
+    [
+        (Certain, 4, "sample gives a token a probability beyond 1, 3 as logarithm"),
+        (Silent, 4, "--engine sample: tells no logprobs of its answers"),
+        (TooMuch, 4, "restored"),
+        (Raising, 2, "sample: KeyError: 'row'"),
+        (Mixing, 4, "it declares salts, and a new salt finds what another one left"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    plug: Callable[[type[Any]], EngineSpec],
+    capsys: pytest.CaptureFixture[str],
+    engine: type[Any],
+    code: int,
+    why: str,
+) -> None:
+    plug(engine)
+    found, out, err = score(capsys, "--engine", "sample", *FEW)
+    assert found == code and why in err and "Traceback" not in err, (out, err)
+
+
+def test_an_engine_that_fails_at_its_end_leaves_the_verdict(
+    plug: Callable[[type[Any]], EngineSpec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Clinging(Stale):
+        def close(self) -> None:
+            raise EngineFailure("engine-crashed", "does not end")
+
+    plug(Clinging)
+    assert score(capsys, "--engine", "sample", *FEW)[0] == 1
 
 
 @pytest.mark.parametrize(

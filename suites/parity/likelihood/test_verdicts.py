@@ -112,7 +112,7 @@ def test_a_cold_run_that_was_warm_is_nothing_checked() -> None:
     double._restore = forget  # type: ignore[method-assign]
     arms = judged(double)
     assert {arm.verdict for arm in arms.values()} == {"nothing checked"}
-    assert "was not asked cold" in arms["hit"].reasons[0]
+    assert "they were not cold" in arms["hit"].reasons[0]
 
 
 @pytest.mark.parametrize("fault", ["", "foreign prefix"])
@@ -290,4 +290,4 @@ def test_a_server_that_ends_in_between_leaves_what_it_failed(fault: str, verdict
     assert arms["hit"].verdict == verdict, arms["hit"]
     assert overall([*arms.values()]) == verdict
     if verdict == "unknown":
-        assert "answered no further (question 3: gone)" in arms["hit"].reasons[0]
+        assert "there were no further answers (question 3: gone)" in arms["hit"].reasons[0]

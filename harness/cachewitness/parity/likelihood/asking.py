@@ -46,12 +46,15 @@ class NothingRestored(Exception):
 
 class Subject(Protocol):
     """Who is asked: a server, or an engine. `url` names it in messages. `zero_left_out`: it counts
-    restored tokens, and leaves a count of 0 out.
+    restored tokens, and leaves a count of 0 out. `uncounted` says where the count would stand,
+    `warm` what there is to do about one that cannot be asked cold.
     """
 
     url: str
     name: str
     zero_left_out: bool
+    uncounted: str
+    warm: str
 
     def tokens(self, text: str) -> list[int]:
         """Return a text as tokens of the model."""
@@ -66,6 +69,12 @@ class _Tokenized(msgspec.Struct, frozen=True):
 
 class Served:
     """One server and its model; `post` sends it something."""
+
+    uncounted = COUNTS
+    warm = (
+        "it heeds neither a new `cache_salt` nor `cache_prompt` false; start a second server of the"
+        " same model without prefix caching, --cold-url URL"
+    )
 
     def __init__(self, url: str, model: str, post: Post) -> None:
         self.url = url
@@ -158,7 +167,9 @@ def prove(server: Subject, cold: Subject | None, prompt: list[int]) -> Manner:
     while counts[-1] == 0 and len(counts) < TRIES:
         counts.append(_restored(server, prompt, cache_salt=salt))
     if counts[-1] < 0:
-        raise UsageError(f"{server.url} does not say how many tokens it restored {COUNTS}")
+        raise UsageError(
+            f"{server.url} does not say how many tokens it restored {server.uncounted}"
+        )
     if counts[-1] == 0:
         raise NothingRestored(
             f"{server.url} restores nothing of {len(prompt):,} tokens that it just computed; is"
@@ -173,10 +184,7 @@ def prove(server: Subject, cold: Subject | None, prompt: list[int]) -> Manner:
         return Manner("salts", salted)
     if _restored(server, prompt, cache_prompt=False) == 0:
         return Manner("cache_prompt", salted)
-    raise UsageError(
-        f"{server.url} cannot be asked cold: it heeds neither a new `cache_salt` nor `cache_prompt`"
-        " false; start a second server of the same model without prefix caching, --cold-url URL"
-    )
+    raise UsageError(f"{server.url} cannot be asked cold: {server.warm}")
 
 
 def _check_cold(cold: Subject, prompt: list[int]) -> None:
@@ -184,10 +192,12 @@ def _check_cold(cold: Subject, prompt: list[int]) -> None:
         count = _restored(cold, prompt, **Manner("another server", salted=False).cold())
         if count > 0:
             raise UsageError(
-                "--cold-url: that server restores tokens as well; switch its cache off"
+                f"{cold.url}, asked cold, restores tokens as well; switch its cache off"
             )
         if count < 0:
-            raise UsageError(f"--cold-url: that server does not say what it restored {COUNTS}")
+            raise UsageError(
+                f"{cold.url}, asked cold, does not say what it restored {cold.uncounted}"
+            )
 
 
 def _restored(server: Subject, prompt: list[int], **fields: Any) -> int:

@@ -8,21 +8,21 @@ requests are computed alike; another one by its uncached twin.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from itertools import count
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.engine_failure import EngineFailure
+from cachewitness.core.engine_failure import EngineFailure, describe_error
 from cachewitness.core.events import Answer, Event, Finished, Resumed, Submitted
-from cachewitness.core.intake import AnswerIntake, BadEvents, taken_in
+from cachewitness.core.intake import AnswerIntake, taken_in
 from cachewitness.core.trace_format import Finish, Submit, TraceHeader
 from cachewitness.engines.answers import BackendError
 from cachewitness.engines.registry import EngineSpec
-from cachewitness.parity.likelihood.steps import Answered, Step
+from cachewitness.parity.likelihood.steps import Answered, step_of
 from cachewitness.workloads.avoided import ROOMY
+from cachewitness.workloads.configurations import Configuration
 
 
 @contextmanager
@@ -32,30 +32,34 @@ def opened(spec: EngineSpec) -> Iterator[tuple[EngineServed, EngineServed | None
     Raises UsageError if the engine has no text to ask, and whatever opening it raises.
     """
     level = spec.kind.answers_level
-    with closing(EngineServed(spec)) as cached:
-        if cached.salts or level is None:
+    if level is None or level.texts is None:
+        raise UsageError(
+            f"--engine {spec.text}: has no tokens for a text; --likelihood asks engines that have"
+            " (transformers:checkpoint=…), or a server, --base-url http://HOST:PORT"
+        )
+    tokens = level.texts.tokens(spec.options)
+    with closing(EngineServed(spec, level.texts.configuration, tokens)) as cached:
+        if cached.salts:
             yield cached, None
-        else:
-            with closing(EngineServed(spec.variant(level.uncached))) as twin:
-                yield cached, twin
+            return
+        twin = spec.variant(level.uncached)
+        with closing(EngineServed(twin, level.texts.configuration, tokens)) as cold:
+            yield cached, cold
 
 
 class EngineServed:
     """An engine at answers level, in a pool from which little is evicted."""
 
     zero_left_out = False
+    uncounted = "(`restored` of an answer)"
+    warm = "it declares salts, and a new salt finds what another one left"
 
-    def __init__(self, spec: EngineSpec) -> None:
-        """Open the engine. Raises as `opened`."""
-        level = spec.kind.answers_level
-        if level is None or level.texts is None:
-            raise UsageError(
-                f"--engine {spec.text}: has no tokens for a text; --likelihood asks engines that"
-                " have (transformers:checkpoint=…), or a server, --base-url http://HOST:PORT"
-            )
+    def __init__(
+        self, spec: EngineSpec, configuration: Configuration, tokens: Callable[[str], list[int]]
+    ) -> None:
+        """Open the engine. Raises what opening it raises."""
         self.name = self.url = spec.text
-        self._tokens = level.texts.tokens(spec.options)
-        configuration = level.texts.configuration
+        self._tokens = tokens
         header = TraceHeader(
             "likelihood",
             configuration.layout,
@@ -64,55 +68,80 @@ class EngineServed:
             options=dict(configuration.options),
         )
         self._engine = spec.open(header)
-        described = taken_in(self._engine.describe(), header)
+        try:
+            described = taken_in(self._called(self._engine.describe, "what it is"), header)
+        except BaseException:
+            self.close()
+            raise
         self.salts = "salt" in described.capabilities
         self._intake = AnswerIntake(described)
-        self._numbers = count()
+        self._asked = 0
 
     def close(self) -> None:
-        """Let go of the engine."""
-        self._engine.close()
+        """Let go of the engine; one that fails at that has answered all that is judged."""
+        with suppress(Exception):
+            self._engine.close()
 
     def tokens(self, text: str) -> list[int]:
-        """Return a text as tokens of the model."""
-        return self._tokens(text)
+        """Return a text as tokens of the model. Raises UsageError if the tokenizer fails."""
+        try:
+            return self._tokens(text)
+        except Exception as error:
+            raise UsageError(
+                f"--engine {self.name}: makes no tokens of a text: {error!r}"
+            ) from error
 
     def ask(self, prompt: list[int], tokens: int, what: str, **fields: Any) -> Answered:
         """Return the tokens that the engine chooses behind a prompt; of `fields` it knows
         `cache_salt`.
 
-        Raises BackendError if it does not answer.
+        Raises BackendError if it does not answer, UsageError if its answer cannot be followed or
+        has no logarithms of probabilities.
         """
         salt = str(fields.get("cache_salt", "")) if self.salts else ""
-        r = f"q{next(self._numbers)}"
-        submit = Submit(r=r, prompt="", salt=salt, generate=tokens, tokens=prompt)
-        try:
-            events = self._asked(submit)
-        except (EngineFailure, BadEvents) as failure:
-            raise BackendError(f"{what}: {self.url}: {failure}") from failure
+        events = self._answered(
+            Submit(f"q{self._asked}", "", salt=salt, generate=tokens, tokens=prompt), what
+        )
         answers = [event for event in events if isinstance(event, Answer)]
         if not answers or answers[0].ended not in ("length", "stop") or not answers[0].tokens:
             ended = answers[0].ended if answers else "no answer"
             raise BackendError(
                 f"{what}: {self.url} ends a prompt of {len(prompt):,} tokens by: {ended}"
             )
-        (answer,) = answers
+        answer = answers[0]
+        if len(answer.logprobs) != len(answer.tokens):
+            raise UsageError(
+                f"--engine {self.name}: tells no logprobs of its answers, which --likelihood"
+                " compares"
+            )
         resumed = [event.at for event in events if isinstance(event, Resumed)]
         return Answered(
             [
-                Step(token, {} if value is None or not math.isfinite(value) else {token: value})
+                step_of(token, {token: value}, self.url)
                 for token, value in zip(answer.tokens, answer.logprobs, strict=True)
             ],
             max([answer.restored, *resumed]),
         )
 
-    def _asked(self, submit: Submit) -> list[Event]:
+    def _answered(self, submit: Submit, what: str) -> list[Event]:
         self._intake.note(
-            Submitted(r=submit.r, tokens=submit.tokens, salt=submit.salt, generate=submit.generate)
+            Submitted(submit.r, submit.tokens, salt=submit.salt, generate=submit.generate)
         )
-        events = self._intake.take(self._engine.apply(submit), submit, 0)
-        if not any(isinstance(event, Answer) for event in events):
-            finish = Finish(submit.r)
-            events += self._intake.take(self._engine.apply(finish), finish, 0)
-        self._intake.note(Finished(r=submit.r))
+        events: list[Event] = []
+        for op in (submit, Finish(submit.r)):
+            if not any(isinstance(event, Answer) for event in events):
+                told = self._called(partial(self._engine.apply, op), what)
+                events += self._intake.take(told, op, self._asked)
+        self._intake.note(Finished(submit.r))
+        self._asked += 1
         return events
+
+    def _called(self, method: Callable[[], Any], what: str) -> Any:
+        """Return what a method of the engine does. Raises BackendError if it fails."""
+        try:
+            return method()
+        except UsageError:
+            raise
+        except Exception as failure:
+            said = str(failure) if isinstance(failure, EngineFailure) else describe_error(failure)
+            raise BackendError(f"{what}: {self.url}: {said}") from failure

@@ -48,10 +48,18 @@ class Step(msgspec.Struct, frozen=True):
         others = {token: value for token, value in self.best.items() if token != self.token}
         return others if others and self.chosen < min(others.values()) else self.best
 
+    @property
+    def unnamed(self) -> float:
+        """Return the most that the logarithm of a token can be which the list does not name: that
+        of the last one that it names, and of what these leave.
+        """
+        left = 1.0 - math.fsum(math.exp(value) for value in self.best.values())
+        return min(min(self.likely.values()), math.log(max(left, TINY)))
+
 
 class Answered(msgspec.Struct, frozen=True):
-    """What a server answered to one prompt, and how many of its tokens it restored; −1: it does
-    not count them.
+    """What was answered to one prompt, and how many of its tokens were restored; −1: nobody
+    counts them.
     """
 
     steps: list[Step]
@@ -62,13 +70,12 @@ def change(cold: Step, other: Step) -> float:
     """Return the mean absolute difference of the logarithms of the cold run's best tokens, in
     nats.
 
-    A token that the other list does not name is at most as likely as the last one that it names,
-    so its difference is at least that much.
+    A token that the other list does not name differs by as much as it must at least.
     """
     likely = cold.likely
-    last = min(other.likely.values())
+    most = other.unnamed
     return sum(
-        abs(value - other.best.get(token, min(value, last))) for token, value in likely.items()
+        abs(value - other.best.get(token, min(value, most))) for token, value in likely.items()
     ) / len(likely)
 
 
@@ -76,7 +83,7 @@ def cost(cold: Step, other: Step) -> float:
     """Return what a token drawn from the cold run costs more under the other one, in nats: a
     lower bound of the Kullback-Leibler divergence, from the tokens that the lists name.
     """
-    last = min(other.likely.values())
+    most = other.unnamed
     total = 0.0
     named = 0.0
     covered = 0.0
@@ -85,7 +92,7 @@ def cost(cold: Step, other: Step) -> float:
         chance = math.exp(value)
         named += chance
         covered += math.exp(there) if there is not None else 0.0
-        total += chance * (value - (min(value, last) if there is None else there))
+        total += chance * (value - (min(value, most) if there is None else there))
     rest = 1.0 - named
     if rest > TINY:
         total += rest * math.log(rest / max(TINY, 1.0 - covered))
@@ -194,17 +201,27 @@ def _step(token: int | None, value: float | None, best: Mapping[int | None, floa
             "the server names tokens by their text, not by id, so what it answered cannot be asked"
             " again (vLLM's server names ids with `return_tokens_as_token_ids`, llama.cpp's always)"
         )
-    whole = {**best, token: value}
+    named = {one: logprob for one, logprob in best.items() if one is not None}
+    return step_of(token, {**named, token: value}, "the server")
+
+
+def step_of(token: int, best: Mapping[int, float | None], who: str) -> Step:
+    """Return a position by its token and what is known of the best ones, the chosen one among them.
+
+    Raises UsageError if these are no logarithms of probabilities; `who` gave them.
+    """
     kept = {
         one: logprob
-        for one, logprob in whole.items()
-        if one is not None and logprob is not None and math.isfinite(logprob)
+        for one, logprob in best.items()
+        if logprob is not None and math.isfinite(logprob)
     }
     if token not in kept:
         return Step(token, {})
     if (most := max(kept.values())) > ROUNDING:
-        raise UsageError(f"the server gives a token a probability beyond 1, {most:g} as logarithm")
+        raise UsageError(f"{who} gives a token a probability beyond 1, {most:g} as logarithm")
     mass = math.fsum(map(math.exp, kept.values()))
     if not LEAST_MASS <= mass <= MOST_MASS:
-        raise UsageError(f"the server's best tokens have a probability of {mass:.3g} together")
+        raise UsageError(
+            f"the best tokens that {who} names have a probability of {mass:.3g} together"
+        )
     return Step(token, kept)

@@ -210,7 +210,7 @@ def _last(arm: Judged, moved: Control | None, broken_off: str) -> Judged:
     if arm.verdict == "fail":
         return arm
     if broken_off:
-        why = f"the server answered no further ({broken_off})"
+        why = f"there were no further answers ({broken_off})"
         return msgspec.structs.replace(arm, verdict="unknown", reasons=[why, *arm.reasons])
     blind = _blind(moved) if arm.size is not None else ""
     if blind:
@@ -235,8 +235,8 @@ def _unchecked(found: Measured, arm: Judged, rules: Rules) -> list[str]:
     """Return why an arm has checked nothing; empty if it has."""
     if len(found.cold) < rules.min_share * len(found.questions):
         return [
-            f"{found.warm} of {len(found.questions)} cold requests restored something: the server"
-            " was not asked cold"
+            f"{found.warm} of {len(found.questions)} cold requests restored something: they"
+            " were not cold"
         ]
     if arm.counted >= rules.min_share * arm.positions:
         return []

@@ -20,7 +20,7 @@ import transformers
 
 from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import one_line
-from cachewitness.core.engine_failure import native
+from cachewitness.core.engine_failure import describe_error, native
 from cachewitness.systems.transformers.architectures import COMMON, Architecture
 
 SEED = 0
@@ -163,9 +163,9 @@ def _loaded(kind: Any, checkpoint: Path, **options: Any) -> Any:
             **file,
             **options,
         )
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # whatever the files hold makes the library raise whatever
         raise UsageError(
-            f"--engine transformers: checkpoint {checkpoint}: {one_line(str(error))}"
+            f"--engine transformers: checkpoint {checkpoint}: {one_line(describe_error(error))}"
         ) from None
 
 
