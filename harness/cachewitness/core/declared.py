@@ -134,6 +134,11 @@ def _check_rules(header: Header) -> None:
         raise MalformedHistory(
             "no pool of another tier - at `$.pools`; captures (`$.rules.captures`) lie in one"
         )
+    if rules.clients and not rules.stats:
+        raise MalformedHistory(
+            "clients without stats - at `$.rules.clients`; what clients are told comes with what"
+            " operators are"
+        )
     if not 1 <= rules.progress_steps <= STEPS_MAX:
         raise MalformedHistory(
             f"{rules.progress_steps} - at `$.rules.progress_steps`; it is 1 to {STEPS_MAX}"

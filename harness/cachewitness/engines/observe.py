@@ -21,7 +21,7 @@ Sources of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `v1/core/b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cachewitness.core.events import Event, UnpublishReason
@@ -134,17 +134,21 @@ class BlockPoolState:
         pages = self._changed(moved)
         if not pages:
             return []
-        if (further := self.dirty_blocks.further) or self._several or self._has_extra_pages:
-            several = (
-                {*pages}
-                if self._has_extra_pages
-                else {page for page in pages if page in further or page in self._several}
-            )
+        if several := self._may_have_others(pages):
             return [
                 (page, (block := blocks[page]).ref_cnt, block.block_hash, page in several)
                 for page in pages
             ]
         return [(page, (block := blocks[page]).ref_cnt, block.block_hash, False) for page in pages]
+
+    def _may_have_others(self, pages: Collection[int]) -> set[int]:
+        """Return which of these blocks may have other keys although their first is the same."""
+        if self._has_extra_pages:
+            return {*pages}
+        further = self.dirty_blocks.further
+        if not further and not self._several:
+            return set()
+        return {page for page in pages if page in further or page in self._several}
 
     def _changed(self, moved: Iterable[tuple[int, int]] | None) -> Sequence[int]:
         if moved is None:

@@ -135,6 +135,8 @@ AVOIDABLE: Mapping[str, tuple[str, Callable[[Trace], Trace]]] = {
 """By name: when a trace of that cause passes, and how a trace is made so."""
 
 
+OF_CLIENTS = ("aborts", "replays", "company")
+"""What clients do, and what is left out by twos as well."""
 CACHE = "cache"
 TOGETHER = "&"
 """Joins the names of two things of which to leave out either alone is not enough."""
@@ -147,17 +149,16 @@ MEANINGS = {
 
 
 def is_cause(text: str) -> bool:
-    """Whether this is a cause of an answer: names joined by `+`, or two of what can be avoided by
-    `&`.
-    """
+    """Whether this is a cause of an answer: names with `+`, or two of what clients do with `&`."""
     if TOGETHER in text:
-        return len(text.split(TOGETHER)) == len(AVOIDABLE.keys() & {*text.split(TOGETHER)}) == 2
+        return len(text.split(TOGETHER)) == len({*OF_CLIENTS} & {*text.split(TOGETHER)}) == 2
     return all(name in MEANINGS for name in text.split("+"))
 
 
 def covers(cause: str, found: str) -> bool:
-    """Whether a cause in a list is that of a finding: the same, or `cache` for what nothing that
-    clients do explains alone: two things together, and intervals between states.
+    """Whether a cause in a list is that of a finding: the same, or `cache` for what was called that
+    before it had a name: two things of which to leave out either is not enough, and intervals
+    between states.
     """
     return cause == found or (cause == CACHE and (TOGETHER in found or found == INTERVALS))
 

@@ -10,6 +10,7 @@ from cachewitness.core import validate
 from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.checkers.statistics import StatisticsTrue
 from cachewitness.core.driving import check
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.workloads.notation import parse
 
 POOL = "pool 0: 9 pages, null 0\n"
@@ -232,7 +233,16 @@ def test_a_client_who_was_told_nothing_is_missed_where_the_engine_tells_clients(
     clients = HEADER.replace(", stats", ", stats, clients")
     silent = FIRST + told_operators
     (sentence,) = sentences(clients + silent + answered + "finish r1\n")
-    assert "r1, admitted with 0, has ended and its client was told no number" in sentence
+    assert "r1, admitted with 0, is over and its client was told no number" in sentence
+    session = FIRST.replace("a:9", "a:9 session=yes") + told_operators + answered + "pause r1\n"
+    (sentence,) = sentences(clients + session)
+    assert "r1, admitted with 0, is over" in sentence
+    again = FIRST_STATS.replace("admitted 1 of 9", "admitted 0 of 0").replace("@1", "@2")
+    step = answered + "step 2: r1 9..10 | 1 2 3\n"
+    (sentence,) = sentences(clients + FIRST + FIRST_STATS + step + again)
+    assert "it had been told before" in sentence
+    with pytest.raises(MalformedHistory, match="clients without stats"):
+        validate(parse(clients.replace(" stats,", "")))
     for lawful in (
         HEADER + silent + answered + "finish r1\n",
         clients + silent + answered + "abort r1\n",

@@ -32,6 +32,7 @@ from cachewitness.core.events import (
     Finished,
     Header,
     Hit,
+    Paused,
     Preempted,
     Stats,
     StepEnd,
@@ -95,6 +96,8 @@ class StatisticsTrue(Checker):
         """What each request hit; its client may be given one of these numbers."""
         self._untold: set[str] = set()
         """Requests whose clients have been given no number."""
+        self._told: set[str] = set()
+        """Requests whose clients were given one, since there was more input if there was."""
         self._answered: set[str] = set()
         """Requests of whose answer there is a token."""
         self._silent = 0
@@ -114,6 +117,7 @@ class StatisticsTrue(Checker):
             Preempted: self.on_preempt,
             Hit: self.on_hit,
             Accept: self.on_accept,
+            Paused: self.on_finish,
             Finished: self.on_finish,
             StepEnd: self.on_step_end,
             Stats: self.on_stats,
@@ -123,6 +127,7 @@ class StatisticsTrue(Checker):
         """Forget requests that are over."""
         self._back &= ledger.requests.keys()
         self._untold &= ledger.requests.keys()
+        self._told &= ledger.requests.keys()
         self._answered &= ledger.requests.keys()
         self._hits = {r: hits for r, hits in self._hits.items() if r in ledger.requests}
 
@@ -130,6 +135,7 @@ class StatisticsTrue(Checker):
         """Note a request whose client has no number yet."""
         self._hits[event.r] = []
         self._untold.add(event.r)
+        self._told.discard(event.r)
         self._answered.discard(event.r)
         return None
 
@@ -138,6 +144,7 @@ class StatisticsTrue(Checker):
         (vLLM 0.33.0, `Request.take_prefill_stats`).
         """
         self._hits[event.r] = []
+        self._told.discard(event.r)
         return None
 
     def on_preempt(self, ledger: Ledger, event: Preempted) -> Found:
@@ -170,7 +177,7 @@ class StatisticsTrue(Checker):
         self._answered.add(event.r)
         return None
 
-    def on_finish(self, ledger: Ledger, event: Finished) -> Iterator[Finding]:
+    def on_finish(self, ledger: Ledger, event: Finished | Paused) -> Iterator[Finding]:
         """Look for a client whose answer is over, and who was told no number."""
         if not ledger.header.rules.clients or event.r not in self._answered:
             return
@@ -179,10 +186,10 @@ class StatisticsTrue(Checker):
             hits = " and ".join(map(str, self._hits.get(event.r) or [0]))
             sentence = (
                 "Let an engine declare that it tells clients how many tokens of their prompts came"
-                f" from a cache. However {event.r}, admitted with {hits}, has ended and its client"
-                " was told no number: a contradiction."
+                f" from a cache. However the answer of {event.r}, admitted with {hits}, is over and"
+                " its client was told no number: a contradiction."
             )
-            line = f"{named(event.r)} hit {hits} tokens and has ended; its client was told nothing"
+            line = f"{named(event.r)} hit {hits} tokens and is answered; its client was told none"
             yield Finding(anomaly="false-statistics", r=event.r, sentence=sentence, line=line)
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Iterator[Finding]:
@@ -227,7 +234,7 @@ class StatisticsTrue(Checker):
         self._first = self._again = self._in_vain = NONE
         self._fetched = 0
         for r, tokens in event.restored:
-            yield from self._restored(event, r, tokens)
+            yield from self._restored(ledger, event, r, tokens)
 
     def _look_ups(self, event: Stats) -> Iterator[Finding]:
         first = LookUps(event.requests, event.looked_up, event.found)
@@ -268,12 +275,20 @@ class StatisticsTrue(Checker):
             )
             yield _wrong("operators", event, f"of {tier} in another tier", why, line)
 
-    def _restored(self, event: Stats, r: str, tokens: int) -> Iterator[Finding]:
+    def _restored(self, ledger: Ledger, event: Stats, r: str, tokens: int) -> Iterator[Finding]:
         """Compare what the client of a request is told with its last admission before it lost
         its place.
         """
         self.opportunities += 1
+        if ledger.header.rules.clients and r in self._told:
+            line = (
+                f"the client of {r} was told of {tokens} restored tokens; it had been told before"
+            )
+            yield _wrong(
+                f"the client of {r}", event, "what is restored", "it had been told before", line, r
+            )
         self._untold.discard(r)
+        self._told.add(r)
         hits = self._hits.get(r) or [0]
         if tokens not in (hits if self._tiered else hits[-1:]):
             claim = f"that {count(tokens, 'token')} of its prompt came from a cache"

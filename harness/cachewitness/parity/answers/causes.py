@@ -28,6 +28,7 @@ from cachewitness.workloads.avoided import (
     CACHE,
     CONTINUATIONS,
     INTERVALS,
+    OF_CLIENTS,
     PRESSURE,
     TOGETHER,
     without_aborts,
@@ -37,7 +38,6 @@ from cachewitness.workloads.avoided import (
 UNCACHED = "uncached"
 """The control that runs a trace without the cache in its own pool, where an engine has one; else
 the baseline does."""
-OF_CLIENTS = ("aborts", "replays", "company")
 CRASHED, HUNG = "engine-crashed", "hung"
 REPEATS = 4
 """So often a trace is run without the cache where answers may depend on the batch."""
@@ -141,7 +141,8 @@ def _look_for_intervals(trace: Trace, spec: EngineSpec, findings: Sequence[Findi
     other = AVOIDABLE[INTERVALS][1](trace)
     if not findings or other == trace:
         return
-    found = _found(other, spec)
+    # With more states the same pool may be too small for them.
+    found = _found(AVOIDABLE[PRESSURE][1](other), spec)
     for finding in findings:
         if _passes(found, finding):
             finding.cause = INTERVALS

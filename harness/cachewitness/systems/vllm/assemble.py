@@ -54,6 +54,7 @@ from cachewitness.systems.vllm.scheduler import RealScheduler
 from cachewitness.systems.vllm.sizing import size
 from cachewitness.systems.vllm.source import Source, variable
 from cachewitness.systems.vllm.split import chunk_split
+from cachewitness.systems.vllm.statistics import counts_admissions
 from cachewitness.systems.vllm.worker import worker_of
 from cachewitness_reference.vllm.options import RETENTION_VARIABLE
 from cachewitness_reference.vllm_extended.config import Options
@@ -175,7 +176,7 @@ def scheduler_engine(
     )
     rules = rules_of(header, options, source, core, sizes, interval)
     alignment = getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment
-    rules = replace(rules, stats=True, clients=True, alignment=alignment)
+    rules = replace(rules, stats=True, clients=counts_admissions(core), alignment=alignment)
     described = with_pools(
         described_by(header, options, source, rules, answer_windows(config)), observed
     )

@@ -1,9 +1,10 @@
 """What vLLM's scheduler tells operators and clients with the answer to a step, as an event of a
 history.
 
-Since 0.33 a look-up is counted when its request is admitted, and in earlier releases whenever it is
-made (vllm-project/vllm#43736): of those only the share of the pool that is in use is read. Of a
-connector's look-ups, which are counted with them, it tells the same.
+A look-up is counted when its request is admitted, and in releases whose cache manager has no
+`record_prefix_cache_stats` (0.26) whenever it is made (vllm-project/vllm#43736): of those only the
+share of the pool that is in use is read. Of a connector's look-ups, which are counted with them, it
+tells the same.
 
 Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `make_stats`; `v1/metrics/stats.py`.
 """
