@@ -96,7 +96,7 @@ class StatisticsTrue(Checker):
         """What each request hit; its client may be given one of these numbers."""
         self._untold: set[str] = set()
         """Requests whose clients have been given no number."""
-        self._told: set[str] = set()
+        self._numbered: set[str] = set()
         """Requests whose clients were given one, since there was more input if there was."""
         self._answered: set[str] = set()
         """Requests of whose answer there is a token."""
@@ -127,7 +127,7 @@ class StatisticsTrue(Checker):
         """Forget requests that are over."""
         self._back &= ledger.requests.keys()
         self._untold &= ledger.requests.keys()
-        self._told &= ledger.requests.keys()
+        self._numbered &= ledger.requests.keys()
         self._answered &= ledger.requests.keys()
         self._hits = {r: hits for r, hits in self._hits.items() if r in ledger.requests}
 
@@ -135,7 +135,7 @@ class StatisticsTrue(Checker):
         """Note a request whose client has no number yet."""
         self._hits[event.r] = []
         self._untold.add(event.r)
-        self._told.discard(event.r)
+        self._numbered.discard(event.r)
         self._answered.discard(event.r)
         return None
 
@@ -144,7 +144,7 @@ class StatisticsTrue(Checker):
         (vLLM 0.33.0, `Request.take_prefill_stats`).
         """
         self._hits[event.r] = []
-        self._told.discard(event.r)
+        self._numbered.discard(event.r)
         return None
 
     def on_preempt(self, ledger: Ledger, event: Preempted) -> Found:
@@ -280,7 +280,7 @@ class StatisticsTrue(Checker):
         its place.
         """
         self.opportunities += 1
-        if ledger.header.rules.clients and r in self._told:
+        if ledger.header.rules.clients and r in self._numbered:
             line = (
                 f"the client of {r} was told of {tokens} restored tokens; it had been told before"
             )
@@ -288,7 +288,7 @@ class StatisticsTrue(Checker):
                 f"the client of {r}", event, "what is restored", "it had been told before", line, r
             )
         self._untold.discard(r)
-        self._told.add(r)
+        self._numbered.add(r)
         hits = self._hits.get(r) or [0]
         if tokens not in (hits if self._tiered else hits[-1:]):
             claim = f"that {count(tokens, 'token')} of its prompt came from a cache"

@@ -130,8 +130,8 @@ class EngineServed:
         events: list[Event] = []
         for op in (submit, Finish(submit.r)):
             if not any(isinstance(event, Answer) for event in events):
-                told = self._called(partial(self._engine.apply, op), what)
-                events += self._intake.take(told, op, self._asked)
+                reply = self._called(partial(self._engine.apply, op), what)
+                events += self._intake.take(reply, op, self._asked)
         self._intake.note(Finished(submit.r))
         self._asked += 1
         return events
@@ -143,5 +143,5 @@ class EngineServed:
         except UsageError:
             raise
         except Exception as failure:
-            said = str(failure) if isinstance(failure, EngineFailure) else describe_error(failure)
-            raise BackendError(f"{what}: {self.url}: {said}") from failure
+            message = str(failure) if isinstance(failure, EngineFailure) else describe_error(failure)
+            raise BackendError(f"{what}: {self.url}: {message}") from failure
