@@ -107,5 +107,5 @@ class PinnedPackage:
         """Return the release that a tree says it is; `unknown` if it does not say."""
         file = root / self.name / self.version_file
         text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-        found = re.search(r"^__version__ = (?:version = )?'([^']+)'", text, re.MULTILINE)
-        return found[1] if found else "unknown"
+        found = re.search(r"""^__version__ = (?:version = )?(['"])([^'"]+)\1""", text, re.MULTILINE)
+        return found[2] if found else "unknown"
