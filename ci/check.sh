@@ -61,6 +61,7 @@ campaign  campaigns on a real PostgreSQL server and a real Ray cluster        ci
 routers  the installed Dynamo's radix tree behind key events                    ci/stage_routers.sh
 sglang  the installed SGLang, and faults patched into it                       ci/stage_sglang.sh
 lmdeploy  the installed lmdeploy, and faults patched into it                   ci/stage_lmdeploy.sh
+exllamav3  the installed exllamav3, and faults patched into it                 ci/stage_exllamav3.sh
 server  a real vLLM server on a CPU, scored and broken                        ci/stage_vllm_server.sh
 readers  a million changed files, each taken or refused                       ci/stage_readers.sh
 coverage  lines and branches that the tests run, by room                      ci/stage_coverage.sh

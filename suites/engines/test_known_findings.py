@@ -58,6 +58,7 @@ CASES = {
     ("openvino-genai", "2026.4.0.0-3124"): ("openvino-genai-2026.4.txt",),
     ("sglang", "0.5.23"): ("sglang-0.5.txt",),
     ("lmdeploy", "0.18.0"): ("lmdeploy-0.18.txt",),
+    ("exllamav3", "1.6.5"): ("exllamav3-1.6.txt",),
     ("onnxruntime-genai:model=llama", "0.18.0"): (),
     ("onnxruntime-genai:answer=left", "0.18.1"): ("onnxruntime-genai-0.18-left.txt",),
     ("onnxruntime-genai:buffer=grown", "0.18.0"): ("onnxruntime-genai-0.18-grown.txt",),

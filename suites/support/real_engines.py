@@ -1,4 +1,4 @@
-"""The real SGLang, lmdeploy, LMCache and transformers that tests run on, and what skips a test
+"""The real SGLang, lmdeploy, exllamav3, LMCache and transformers that tests run on, and what skips a test
 without them (that of vLLM is in `suites.support.real_vllm`).
 """
 
@@ -24,6 +24,14 @@ needs_lmdeploy = pytest.mark.skipif(
     reason=(
         "needs lmdeploy, or CACHEWITNESS_LMDEPLOY_SOURCE to name the folder of an unpacked wheel;"
         " ci/stage_lmdeploy.sh has it"
+    ),
+)
+EXLLAMAV3_SOURCE = os.environ.get("CACHEWITNESS_EXLLAMAV3_SOURCE", "")
+needs_exllamav3 = pytest.mark.skipif(
+    not (EXLLAMAV3_SOURCE or find_spec("exllamav3")) or find_spec("torch") is None,
+    reason=(
+        "needs exllamav3, or CACHEWITNESS_EXLLAMAV3_SOURCE to name the folder of an unpacked wheel;"
+        " ci/stage_exllamav3.sh has it"
     ),
 )
 needs_lmcache = pytest.mark.skipif(
