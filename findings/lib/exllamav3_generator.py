@@ -1,9 +1,9 @@
-"""exllamav3's generator, its jobs, its page table and its cache, without a GPU and without its extension.
+"""exllamav3's generator, jobs, page table and cache, without a GPU and without its extension.
 
-The model is a stand-in that computes nothing. Its one layer of attention notes in each place of each page
-of what prefix the keys and values there are, and each forward says which of those that it attends to are of
-another prefix. Two functions of the extension are written anew after exllamav3_ext/generator (staging.cpp,
-strings.cpp).
+The model is a stand-in that computes nothing. Its one layer of attention notes in each place of
+each page of what prefix the keys and values there are, and each forward says which of those that it
+attends to are of another prefix. Two functions of the extension are written anew after
+exllamav3_ext/generator (staging.cpp, strings.cpp).
 """
 
 import importlib
@@ -61,9 +61,11 @@ class Unpinned:
         return getattr(self._torch, name)
 
     def empty(self, *shape, pin_memory=False, **options):
+        """Return memory that is not pinned."""
         return self._torch.empty(*shape, **options)
 
     def zeros(self, *shape, pin_memory=False, **options):
+        """Return memory that is not pinned."""
         return self._torch.zeros(*shape, **options)
 
 
@@ -74,10 +76,12 @@ class Pages:
         self.places = {}
 
     def copy_page(self, source, from_page, to_page, num_tokens):
+        """Copy the first tokens of a page."""
         for offset in range(num_tokens):
             self.places[to_page, offset] = self.places.get((from_page, offset))
 
     def get_tensors(self):
+        """There are none."""
         return []
 
 
@@ -93,21 +97,26 @@ class Model:
         self.run = forward
 
     def get_cache_layers(self):
+        """Return the layer."""
         return [self.layer]
 
     def get_recurrent_layers(self):
+        """There are none."""
         return []
 
     def get_layer_instances(self, layer):
+        """Return how often a layer is run: once."""
         return [(layer, 0)]
 
     def prefetch_tokens(self, tokens):
         """Nothing is read ahead."""
 
     def prefill(self, input_ids, params):
+        """Compute a chunk of a prompt."""
         self.run([params["block_table"]], input_ids, params)
 
     def forward(self, input_ids, params):
+        """Compute a token of each answer; return logits that are all alike."""
         self.run(self.staged, input_ids, params)
         return input_ids.new_zeros((*input_ids.shape, 32)).float()
 
@@ -121,6 +130,7 @@ class Extension:
     def generator_stage_decode(
         self, arena, width, tables, positions, _offsets, batch, ids, pages, offsets
     ):
+        """Write the tables of a batch, and each next token into its page."""
         self.model.staged = list(tables)
         rows = len(tables)
         arena[: rows * width].zero_()
@@ -130,6 +140,7 @@ class Extension:
             batch[row, 0] = pages[row][0, offsets[row]] = ids[row][0, positions[row]]
 
     def count_match_tensor(self, page, tokens, most):
+        """Return how many tokens a page and a prompt begin with alike."""
         same = 0
         while same < min(most, page.shape[1], tokens.shape[1]) and page[0, same] == tokens[0, same]:
             same += 1
@@ -140,6 +151,7 @@ class Tokenizer:
     """Every token is the empty text."""
 
     def get_id_to_piece_list(self, special):
+        """Return the texts of all tokens."""
         return self
 
     def __getitem__(self, token):
@@ -161,8 +173,8 @@ class Engine:
         self.pages = self.model.layer.cache_layers[0].places
         self.jobs = {}
         self.told = []
-        """Of each forward and job: its name, which tokens were computed, at which positions it attends to
-        keys and values of another prefix."""
+        """Of each forward and job: its name, which tokens were computed, and at which positions
+        it attends to keys and values of another prefix."""
 
     def submit(self, name, prompt, answer):
         """Queue a job that generates `answer`."""
@@ -180,7 +192,7 @@ class Engine:
         return job
 
     def forward(self, indices, input_ids, params):
-        """Note of what prefix each token is that is computed, and look at all that it attends to."""
+        """Note of what prefix each computed token is, and look at all that it attends to."""
         rows = zip(
             indices,
             input_ids.tolist(),

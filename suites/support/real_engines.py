@@ -1,5 +1,5 @@
-"""The real SGLang, lmdeploy, exllamav3, LMCache and transformers that tests run on, and what skips a test
-without them (that of vLLM is in `suites.support.real_vllm`).
+"""The real SGLang, lmdeploy, exllamav3, LMCache and transformers that tests run on, and what skips
+a test without them (that of vLLM is in `suites.support.real_vllm`).
 """
 
 from __future__ import annotations

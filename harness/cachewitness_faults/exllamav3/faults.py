@@ -1,5 +1,5 @@
-"""Faults in the installed exllamav3: a piece of the source of its page table, its jobs, its generator
-or its states is changed while it runs.
+"""Faults in the installed exllamav3: a piece of the source of its page table, its jobs, its
+generator or its states is changed while it runs.
 """
 
 from __future__ import annotations

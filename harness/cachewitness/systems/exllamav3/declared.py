@@ -10,7 +10,10 @@ from cachewitness.systems.exllamav3.options import Asked
 PROGRESS_STEPS = 16
 """One iteration may make as many steps of copies as jobs go back into the queue."""
 CAPABILITIES = ["abort", "cancel"]
-NOT_APPLICABLE = {"withdraw": "exllamav3 takes no request back out of a forward that was made"}
+NOT_APPLICABLE = {
+    "identity": "prompts of exllamav3 have no identity beside their tokens",
+    "withdraw": "exllamav3 takes no request back out of a forward that was made",
+}
 
 
 def describe(trace: TraceHeader, asked: Asked, version: str) -> Header:
