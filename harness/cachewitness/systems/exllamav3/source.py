@@ -87,12 +87,12 @@ class Exllamav3:
 
     def part(self, module: str, name: str) -> Any:
         """Return something defined in a module of exllamav3."""
-        return getattr(importlib.import_module(f"exllamav3.{module}"), name)
+        return _real(module)[name]
 
     def set_page_size(self, tokens: int) -> None:
         """Have every module count in pages of so many tokens (its own: 256)."""
         for name in ("constants", "generator.pagetable", *PAGED):
-            vars(importlib.import_module(f"exllamav3.{name}"))["PAGE_SIZE"] = tokens
+            _real(name)["PAGE_SIZE"] = tokens
 
 
 @functools.cache
@@ -121,16 +121,19 @@ def _import() -> None:
     """Import what is real. The packages whose `__init__` is not run get what others ask them
     for.
     """
-    cache = sys.modules["exllamav3.cache"]
-    vars(cache)["Cache"] = importlib.import_module("exllamav3.cache.cache").Cache
-    vars(cache)["RecurrentCache"] = importlib.import_module(
-        "exllamav3.cache.recurrent"
-    ).RecurrentCache
+    cache = vars(sys.modules["exllamav3.cache"])
+    cache["Cache"] = _real("cache.cache")["Cache"]
+    cache["RecurrentCache"] = _real("cache.recurrent")["RecurrentCache"]
     for name in REAL:
-        importlib.import_module(f"exllamav3.{name}")
+        _real(name)
     for name in ("generator.generator", "generator.job"):
-        module = importlib.import_module(f"exllamav3.{name}")
-        vars(module)["torch"] = _Unpinned(vars(module)["torch"])
+        module = _real(name)
+        module["torch"] = _Unpinned(module["torch"])
+
+
+def _real(name: str) -> dict[str, Any]:
+    """Import a module of exllamav3, and return what is in it."""
+    return vars(importlib.import_module(f"exllamav3.{name}"))
 
 
 class _Unpinned:
