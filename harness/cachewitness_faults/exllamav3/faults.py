@@ -17,6 +17,7 @@ GENERATOR = "generator.generator"
 CACHE = "cache.cache"
 STATES = "cache.recurrent"
 STATE = "modules.gated_delta_net"
+CPU = "generator.cpu_cache"
 
 fault = partial(edited, engine=NAME, patches=PATCHES, level="scheduler")
 
@@ -259,6 +260,34 @@ FAULTS = (
         anomaly="needless-eviction",
         checker="eviction",
         group="N",
+    ),
+    fault(
+        Edit(
+            CPU,
+            "CPUPageCache",
+            "store",
+            "v.copy_(t[page.page_index], non_blocking = True)",
+            "pass",
+        ),
+        name="exllamav3-stored-in-name",
+        what="A page that is evicted has an entry in the CPU page cache, and is not copied there.",
+        anomaly="partial-commit",
+        checker="commit-order",
+        group="K",
+    ),
+    fault(
+        Edit(
+            CPU,
+            "CPUPageCache",
+            "fetch",
+            "t[page_index].copy_(v, non_blocking = True)",
+            "pass",
+        ),
+        name="exllamav3-loaded-in-name",
+        what="A page counts as loaded from the CPU page cache, and is not.",
+        anomaly="stale-hit",
+        checker="safety-law",
+        group="K",
     ),
     fault(
         Edit(

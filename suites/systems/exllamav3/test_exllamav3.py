@@ -43,6 +43,7 @@ LISTED = {
     "exllamav3-full": set[str](),
     "exllamav3-chunks": KEPT,
     "exllamav3-state": KEPT,
+    "exllamav3-cpu": set[str](),
     "exllamav3-256": set[str](),
 }
 """What fixtures/expected/exllamav3-1.6.txt lists, by layout, beside the assertion."""
@@ -121,6 +122,7 @@ def test_random_traces_are_clean_but_for_what_is_listed(configuration: Configura
         activity.add(result.activity)
     assert activity.hits > 100
     assert (activity.restored > 100) == (configuration.layout.name == "exllamav3-state")
+    assert (activity.from_tier > 20) == (configuration.layout.name == "exllamav3-cpu")
 
 
 @installed
@@ -176,6 +178,20 @@ def test_a_long_answer_is_queued_again() -> None:
     lost = [event for event in result.history.events if isinstance(event, Preempted)]
     assert len(lost) == 2 and resumed(result) == [("r1", 0), ("r1", 48), ("r1", 64)]
     assert result.findings == []
+
+
+@installed
+def test_what_was_evicted_comes_back_from_the_cpu_page_cache() -> None:
+    """Page by page, and only what the device has not."""
+    fill = [op for number in range(4) for op in alone(f"f{number}", f"{'bcde'[number]}:60")]
+    asked = [*alone("r1", "a:40"), *fill, Submit("r2", "a:40"), *steps(2)]
+    result = ran(traced(asked, pages=12, cpu_pages=12, max_rq_tokens=16))
+    (hit,) = (
+        event for event in result.history.events if isinstance(event, Hit) and event.r == "r2"
+    )
+    assert (hit.resume, hit.tier) == (32, "cpu") and result.findings == []
+    without = ran(traced(asked, pages=12, max_rq_tokens=16))
+    assert resumed(without)[-1] == ("r2", 0)
 
 
 @installed
@@ -258,6 +274,7 @@ def test_a_release_that_the_adapter_was_not_written_for_is_named(
         ((*STATE, GroupSpec("recurrent", 16)), {}, "one group of them is enough"),
         (STATE, {"checkpoint_interval": 20}, "a multiple of the page size 16; not 20"),
         (STATE, {"max_batch_size": 0}, "at least 1; not 0"),
+        ((), {"cpu_pages": 1}, "0, or at least 2"),
         (STATE, {"retention_interval": 0}, "no option 'retention_interval'"),
     ],
 )

@@ -4,13 +4,20 @@ model that computes nothing.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
 from cachewitness.systems.exllamav3.options import Asked
 from cachewitness.systems.exllamav3.source import Exllamav3
-from cachewitness.systems.exllamav3.stand_ins import Device, Extension, Model, Pages, Tokenizer
+from cachewitness.systems.exllamav3.stand_ins import (
+    SLOT,
+    Arena,
+    Device,
+    Extension,
+    Model,
+    Pages,
+    Tokenizer,
+)
 
 CALLERS = ("generator.generator", "generator.job", "generator.pagetable")
 """Modules that call the extension."""
@@ -34,7 +41,7 @@ def build(source: Exllamav3, asked: Asked, device: Device) -> Built:
     )
     extension = Extension(model)
     for name in CALLERS:
-        vars(importlib.import_module(f"exllamav3.{name}"))["ext"] = extension
+        source.module(name)["ext"] = extension
     cache = source.part("cache.cache", "Cache")(
         model,
         (asked.pages - 1) * asked.page_size,
@@ -42,12 +49,14 @@ def build(source: Exllamav3, asked: Asked, device: Device) -> Built:
         max_batch_size=asked.max_batch_size,
     )
     cache.initialized = True
+    source.module("generator.cpu_cache")["PinnedArena"] = lambda size, what: Arena(device)
     generator = source.part("generator.generator", "Generator")(
         model,
         cache,
         Tokenizer(),
         max_chunk_size=asked.max_chunk_size,
         prefill_cooldown=asked.prefill_cooldown,
+        cpu_cache_size=asked.cpu_pages * SLOT,
         recurrent_cache_size=asked.states,
         recurrent_checkpoint_interval=asked.checkpoint_interval,
         recurrent_checkpoint_interval_pp=asked.checkpoint_interval_pp,

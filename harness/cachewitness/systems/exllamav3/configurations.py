@@ -34,6 +34,14 @@ def configurations() -> list[Configuration]:
             checkpoint_interval_pp=96,
             max_batch_size=8,
         ),
+        _of(
+            "exllamav3-cpu",
+            "full attention with a CPU page cache of 24 pages",
+            GroupSpec("full", 16),
+            max_chunk_size=48,
+            max_rq_tokens=16,
+            cpu_pages=24,
+        ),
         _of("exllamav3-256", "full attention, pages of 256", GroupSpec("full", 256)),
     ]
 

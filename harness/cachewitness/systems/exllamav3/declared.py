@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cachewitness.core.events import Eviction, Group, Header, Pool, Rules
 from cachewitness.core.trace_format import TraceHeader
-from cachewitness.systems.exllamav3.observed import ATTENTION, RECURRENT
+from cachewitness.engines.adapter import SECOND
+from cachewitness.systems.exllamav3.observed import ATTENTION, CPU, RECURRENT
 from cachewitness.systems.exllamav3.options import Asked
 
 PROGRESS_STEPS = 16
@@ -27,6 +28,13 @@ def describe(trace: TraceHeader, asked: Asked, version: str) -> Header:
         pools.append(Pool(id=RECURRENT, pages=asked.places, null=[0], eviction=eviction))
         groups.append(
             Group(id=RECURRENT, kind="recurrent", block_size=asked.max_model_len, pool=RECURRENT)
+        )
+    if asked.cpu_pages:
+        pools.append(
+            Pool(id=CPU, pages=1 + asked.cpu_pages, null=[0], tier=SECOND, eviction=eviction)
+        )
+        groups.append(
+            Group(id=len(groups), kind="full", block_size=asked.page_size, pool=CPU, source_group=0)
         )
     return Header(
         engine="exllamav3",

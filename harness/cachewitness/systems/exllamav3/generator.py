@@ -13,19 +13,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cachewitness.core.events import Acquire, Event, Move, Release, Run, StepBegin, StepEnd
+from cachewitness.core.events import Acquire, Event, Header, Move, Release, Run, StepBegin, StepEnd
 from cachewitness.core.trace_format import Step, Submit
-from cachewitness.engines.adapter import Adapter, Asked, Host, Refused, Scheduled
-from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
+from cachewitness.engines.adapter import (
+    LOCAL,
+    SECOND,
+    Adapter,
+    Asked,
+    Host,
+    Refused,
+    Scheduled,
+)
+from cachewitness.engines.block_table_diff import BlockTableDiff
+from cachewitness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from cachewitness.engines.driver import Client
 from cachewitness.systems.exllamav3 import options
 from cachewitness.systems.exllamav3.build import build
-from cachewitness.systems.exllamav3.observed import ATTENTION, RECURRENT, Shown, slot_of
+from cachewitness.systems.exllamav3.observed import ATTENTION, CPU, RECURRENT, Shown, slot_of
 from cachewitness.systems.exllamav3.source import Exllamav3
 from cachewitness.systems.exllamav3.stand_ins import Row, Sampler
 
 ROTATED = "pin:rotated"
 """Who holds pages that change places until they have their keys."""
+FILLED = "pin:filled"
+"""Who holds pages that were copied and are filled at once, until they have their keys."""
 FREE = "pin:free"
 """Who holds slots that no job has."""
 
@@ -54,10 +65,13 @@ class Exllamav3Generator(Adapter):
         self._rotated: list[Move] = []
         self._moves: list[Move] = []
         """What is copied before anything else is done."""
+        self._filled: list[tuple[int, int]] = []
         self._sources: dict[KeyId, Claim] = {}
         """Keys of what is copied then: they end behind that."""
         self._restored: list[int] = []
         """From where the state is copied of the job that is given its pages."""
+        self._loaded: dict[int, int] = {}
+        """By page that was copied from the CPU page cache for who has not begun: from where."""
         self._copied: dict[int, int] = {}
         """By page whose beginning was copied and that nobody has computed over yet: from where."""
 
@@ -68,8 +82,14 @@ class Exllamav3Generator(Adapter):
         return self.shown.tables(r)
 
     def keys(self) -> dict[KeyId, Claim]:
-        """Return every key that can be hit now."""
-        return {**self.shown.keys(self._given), **self._sources}
+        """Return every key that can be hit now. A page that is to be copied has those that it had;
+        what it is to have comes behind that.
+        """
+        shown = self.shown.keys(self._given)
+        if not self._sources:
+            return shown
+        places = {key[:2] for key in self._sources}
+        return {key: claim for key, claim in shown.items() if key[:2] not in places} | self._sources
 
     def counts(self) -> dict[int, Count]:
         """Return the books of every pool."""
@@ -94,6 +114,13 @@ class Exllamav3Generator(Adapter):
         self._given = self.shown.given_by(leaving) if leaving else []
         self.diff.settle(list(self.shown.jobs), further=self._slots)
         self._given = []
+        filled = self._filled
+        self._filled = []
+        for group, page in filled:
+            self.diff.release(group, [page], FILLED)
+
+    def _pool(self, group: int) -> int:
+        return self.groups[group].pool
 
     def _slots(self) -> list[Event]:
         """Return which slots jobs have given back or taken: the free ones are nobody's to keep
@@ -122,6 +149,14 @@ class Exllamav3Generator(Adapter):
     def _begin(self, runs: list[Run]) -> None:
         """Have a step of the history begin and end, with the copies in front of it."""
         moves = self._moves
+        targets = set(map(_target, moves))
+        self._filled = [
+            key[:2]
+            for key in self._sources
+            if key[0] != ATTENTION and (self._pool(key[0]), key[1]) in targets
+        ]
+        for group, page in self._filled:
+            self.diff.hold(group, [page], FILLED)
         self._moves = []
         self._sources = {}
         step = self.diff.step
@@ -129,16 +164,21 @@ class Exllamav3Generator(Adapter):
         self.engine.events.append(StepEnd(step=step))
 
     def _copy(self, move: Move) -> None:
-        """Have a page copied with the next step, all pages at once. A copy that has to come before
-        is made now; one that is overwritten before anybody looks is never made.
+        """Have a page copied with the next step, together with all that wait: what is copied from
+        a page that is to be filled comes from where that comes from. What is copied has its keys
+        until it is.
         """
-        kept = [one for one in self._moves if _target(one) != _target(move)]
-        sources = set(map(_source, kept))
-        targets = set(map(_target, kept))
-        if _source(move) in targets or _target(move) in sources:
-            self.flush()
-            kept = []
-        self._moves = [*kept, move]
+        origin = next((one for one in self._moves if _target(one) == _source(move)), move)
+        moved = Move(origin.src, move.dst, origin.src_pool, move.dst_pool)
+        self._moves = [one for one in self._moves if _target(one) != _target(move)]
+        if _source(moved) == _target(moved):
+            return
+        self._moves.append(moved)
+        self._sources |= {
+            key: claim
+            for key, claim in self.keys().items()
+            if (self._pool(key[0]), key[1]) == _source(moved)
+        }
 
     def flush(self) -> None:
         """Make the copies that wait."""
@@ -170,9 +210,15 @@ class Exllamav3Generator(Adapter):
         """Take note that a state is copied back."""
         self._copy(Move(place, slot_of(slot), RECURRENT, RECURRENT))
         self._restored.append(place)
-        self._sources |= {
-            key: claim for key, claim in self.keys().items() if key[:2] == (RECURRENT, place)
-        }
+
+    def store(self, page: int, slot: int) -> None:
+        """Take note that a page is copied into the CPU page cache."""
+        self._copy(Move(page + 1, slot + 1, ATTENTION, CPU))
+
+    def load(self, slot: int, page: int) -> None:
+        """Take note that it is copied back."""
+        self._copy(Move(slot + 1, page + 1, CPU, ATTENTION))
+        self._loaded[page + 1] = slot + 1
 
     def forward(self, rows: list[Row]) -> None:
         """Take note of a forward."""
@@ -192,6 +238,7 @@ class Exllamav3Generator(Adapter):
         tables = [[page + 1 for page in row.table[:columns]]]
         if row.slot >= 0:
             tables.append([slot_of(row.slot)])
+        tables += [[]] * bool(self.asked.cpu_pages)
         r, job = self._job_of(row.index)
         run = Run(r, row.start, stop, tables)
         known = job.sequences[0].sequence_ids.torch()[0, row.start : stop].tolist()
@@ -219,9 +266,18 @@ class Exllamav3Generator(Adapter):
         if self.asked.recurrent:
             pages.append(self._restored)
             self._restored = []
-        self.diff.hit(r, length, pages)
+        tier = LOCAL
+        if self.asked.cpu_pages:
+            pages.append([self._loaded.pop(page, ABSENT) for page in held[:whole]])
+            tier = SECOND if any(page != ABSENT for page in pages[-1]) else LOCAL
+        self.diff.hit(r, length, pages, tier=tier)
 
     # --- life of a request ------------------------------------------------------------------------
+
+    def compared(self, header: Header) -> BlockTableDiff:
+        """Take note of the groups that are declared."""
+        self.groups = header.groups
+        return super().compared(header)
 
     def attach(self, engine: Host) -> None:
         """Take note of the driver."""
@@ -270,6 +326,7 @@ class Exllamav3Generator(Adapter):
         self._looked_up.discard(r)
         allocate()
         if self.asked.recurrent:
+            self.flush()
             self._settle()
             self._hit(r, job.sequences[0].kv_position)
 

@@ -12,7 +12,7 @@ exllamav3: they are given places behind the slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
@@ -20,6 +20,8 @@ from cachewitness.systems.exllamav3.options import Asked
 
 ATTENTION, RECURRENT = 0, 1
 """The groups, each with a pool of its number."""
+CPU = 2
+"""The pool of the CPU page cache, whose group comes behind the others."""
 _NONE: KeyId = (-1, -1, None)
 STATE_LAYER = (1, 0)
 """The layer of states, as a checkpoint names it."""
@@ -37,6 +39,7 @@ class Shown:
         self._pagetable = generator.pagetable
         self._asked = asked
         self.jobs: dict[str, Any] = {}
+        self.cpu_group = 2 if asked.recurrent else 1
         self._signs: list[Sign | None] = []
         """Of each page, as it was looked at last."""
         self._given: list[Any] = []
@@ -84,7 +87,17 @@ class Shown:
             for name, place in self.checkpoints()
             if name in self._hashed
         }
-        return {**self._found, **states}
+        return {**self._found, **states, **self._stored()}
+
+    def _stored(self) -> dict[KeyId, Claim]:
+        """Return the keys of the CPU page cache."""
+        return {(self.cpu_group, slot, name): self._hashed[name] for name, slot in self._slots()}
+
+    def _slots(self) -> list[tuple[bytes, int]]:
+        """Return the hash and the slot of each page that the CPU page cache has."""
+        tier = self._pagetable.cpu_tier
+        entries = tier.entries.items() if tier is not None else ()
+        return [(name, entry["slot"] + 1) for name, entry in entries]
 
     def _changed(self) -> list[Any]:
         """Return the pages that are not as they were when they were looked at last."""
@@ -139,8 +152,9 @@ class Shown:
         size = self._asked.page_size
         if not changed:
             return
-        kept = {name for name, _ in self.checkpoints() if name in self._hashed}
-        named = kept.union(name for *_, name in self._found)
+        kept = [name for name, _ in self.checkpoints()] + [name for name, _ in self._slots()]
+        named: set[Hashable] = {name for name in kept if name in self._hashed}
+        named.update(name for *_, name in self._found)
         for r, job in self.jobs.items():
             for column, page in enumerate(_pages(job)):
                 if id(page) not in changed:
@@ -198,6 +212,9 @@ class Shown:
         if self._asked.recurrent:
             kept = len(self._generator.recurrent_cache)
             found[RECURRENT] = Count(self._asked.states - kept, self._asked.max_batch_size, kept)
+        if self._asked.cpu_pages:
+            kept = len(table.cpu_tier)
+            found[CPU] = Count(self._asked.cpu_pages - kept, 0, kept)
         return found
 
     def _pages(self, held: int, unreferenced: dict[bytes, Any]) -> Count:
@@ -208,7 +225,7 @@ class Shown:
         """Return how many jobs refer to a page, by exllamav3's count; it does not count those of a
         state.
         """
-        if pool == RECURRENT:
+        if pool != ATTENTION:
             return None
         return int(self._by_number[page].ref_count)
 

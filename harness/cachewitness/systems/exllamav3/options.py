@@ -17,15 +17,16 @@ PAGES_OF = {
 }
 """Defaults in pages: those of exllamav3 with its pages of 256 tokens; for `max_rq_tokens`, which it
 does not limit, as many as a chunk has."""
-COUNTS = {"max_batch_size": 16, "prefill_cooldown": 4, "states": 8}
+COUNTS = {"max_batch_size": 16, "prefill_cooldown": 4, "states": 8, "cpu_pages": 0}
 """Defaults: those of exllamav3, but for the states that are kept for prompts to come (its own: as
-many as 4 GiB have room for)."""
+many as 4 GiB have room for). Without `cpu_pages` there is no CPU page cache."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """What is built: `pages` with the one that nobody owns, and with `recurrent` slots for
-    `max_batch_size` requests and room for `states` checkpoints. The rest is in tokens.
+    `max_batch_size` requests and room for `states` checkpoints; `cpu_pages` are those of the CPU
+    page cache. The rest is in tokens.
     """
 
     page_size: int
@@ -39,6 +40,7 @@ class Asked:
     max_batch_size: int
     prefill_cooldown: int
     states: int
+    cpu_pages: int
 
     @property
     def longest(self) -> int:
@@ -62,6 +64,8 @@ def read(header: TraceHeader) -> Asked:
     options.pop("max_num_batched_tokens", None)
     if options:
         raise UsageError(f"trace {header.name!r}: exllamav3 has no option {min(options)!r}")
+    if counts["cpu_pages"] == 1:
+        raise UsageError("option 'cpu_pages' is 0, or at least 2, as exllamav3 asks; not 1")
     for name in ("checkpoint_interval", "checkpoint_interval_pp", "max_chunk_size"):
         if tokens[name] % page:
             raise UsageError(
@@ -97,7 +101,7 @@ def _groups(header: TraceHeader) -> tuple[GroupSpec, bool]:
 
 def _number(options: dict[str, Any], name: str, default: int) -> int:
     value = options.pop(name, default)
-    least = 0 if name in ("states", "prefill_cooldown") else 1
+    least = 0 if name in ("states", "prefill_cooldown", "cpu_pages") else 1
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UsageError(f"option {name!r} is a whole number, at least {least}; not {value!r}")
     return value

@@ -89,6 +89,10 @@ class Exllamav3:
         """Return something defined in a module of exllamav3."""
         return _real(module)[name]
 
+    def module(self, name: str) -> dict[str, Any]:
+        """Return what is in a module of exllamav3, to be changed."""
+        return _real(name)
+
     def set_page_size(self, tokens: int) -> None:
         """Have every module count in pages of so many tokens (its own: 256)."""
         for name in ("constants", "generator.pagetable", *PAGED):

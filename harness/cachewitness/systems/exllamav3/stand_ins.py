@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 VOCABULARY = 32
 """The width of logits that nobody reads."""
+SLOT = 4096
+"""The bytes of a slot of the CPU page cache: what it holds, rounded up as exllamav3 does."""
 
 
 class Row(NamedTuple):
@@ -42,6 +44,12 @@ class Device(Protocol):
 
     def unstash(self, place: Any, slot: int) -> None:
         """Copy a state that was copied aside into a slot."""
+
+    def store(self, page: int, slot: int) -> None:
+        """Copy a page into a slot of the CPU page cache."""
+
+    def load(self, slot: int, page: int) -> None:
+        """Copy it back into a page."""
 
 
 class Model:
@@ -126,16 +134,28 @@ class Pages:
         return [PageTensor(self._device)]
 
 
-class PageTensor:
-    """The one tensor of a layer, as far as pages of it change places."""
+class OnDevice(str):
+    """A device that torch takes for the CPU, and the CPU page cache for a GPU."""
 
-    device, dtype = "cpu", None
+    type = "cuda"
+
+
+class PageTensor:
+    """The one tensor of a layer, as far as pages of it are copied: a byte for each."""
+
+    device = OnDevice("cpu")
+    dtype = None
+    shape = (1, 1)
 
     def __init__(self, device: Device) -> None:
         self._device = device
 
-    def __getitem__(self, page: int) -> Any:
-        return SimpleNamespace(shape=(1,))
+    def __getitem__(self, page: int) -> PageOfTensor:
+        return PageOfTensor(self._device, page)
+
+    def element_size(self) -> int:
+        """Return the bytes of a page."""
+        return 1
 
     def rotate(self, order: list[int]) -> None:
         """Carry out the copies of `cache_rotate` one by one, with a page beside the cache (−1);
@@ -147,6 +167,54 @@ class PageTensor:
         self._device.rotate(
             [(source, page) for page, source in holds.items() if page >= 0 and page != source]
         )
+
+
+class PageOfTensor:
+    """A page of a layer's tensor."""
+
+    shape = (1,)
+
+    def __init__(self, device: Device, page: int) -> None:
+        self._device = device
+        self.page = page
+
+    def numel(self) -> int:
+        """Return the bytes of a page."""
+        return 1
+
+    def copy_(self, slot: Slot, **_how: Any) -> None:
+        """Have it filled from a slot."""
+        self._device.load(slot.number, self.page)
+
+
+class Slot:
+    """A slot of the CPU page cache, or the part of it that a layer has."""
+
+    def __init__(self, device: Device, number: int) -> None:
+        self._device = device
+        self.number = number
+
+    def view(self, of: Any) -> Slot:
+        """Return the same slot, by another type or shape."""
+        return self
+
+    def copy_(self, page: PageOfTensor, **_how: Any) -> None:
+        """Have it filled from a page."""
+        self._device.store(page.page, self.number)
+
+
+class Arena:
+    """The memory of the CPU page cache: exllamav3's `PinnedArena`, without memory."""
+
+    def __init__(self, device: Device) -> None:
+        self.tensor = self
+        self._device = device
+
+    def __getitem__(self, part: slice) -> Slot:
+        return Slot(self._device, part.start // SLOT)
+
+    def close(self) -> None:
+        """Give nothing back."""
 
 
 class States:
