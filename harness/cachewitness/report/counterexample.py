@@ -20,6 +20,7 @@ from cachewitness.core.checkers.finding import (
     EARLY_COPY,
     FAILED_LOAD,
     HELD_BY_WAITING,
+    KEPT_HASH,
     OPEN_CHUNK,
     ROUNDED_UP,
     Finding,
@@ -161,6 +162,10 @@ def headline(finding: Finding, name: str) -> list[str]:
 
 
 _SHOWN = {
+    KEPT_HASH: (
+        "the page has the key of a block that the last token of a session's answer had completed,"
+        " and the session went on without that token"
+    ),
     NOT_RUN: "its request did not run in the step that was to write it",
     RUN_PAST: (
         "the page holds the state that a chunk began with inside the key's block; the chunk ran"

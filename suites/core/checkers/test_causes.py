@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cachewitness.core.checkers.finding import EARLY_COPY, HELD_BY_WAITING, OPEN_CHUNK
+from cachewitness.core.checkers.finding import EARLY_COPY, HELD_BY_WAITING, KEPT_HASH, OPEN_CHUNK
 from cachewitness.core.driving import check
 from cachewitness.core.ledger.records import RUN_PAST
 from cachewitness.report.counterexample import headline
@@ -213,3 +213,37 @@ def test_who_waits_for_pages_of_others_who_wait_is_told_from_an_engine_that_runs
     idle = "".join(f"step {step}: \n" for step in range(2, 7))
     gone = "release b\n" if "finish" in asked else ""
     assert causes(SESSIONS + asked + gone + idle, "no-progress") == [("no-progress", cause)]
+
+
+ANSWERED = """pool 0: 8 pages, null 0
+group 0: full block 4
+rules: alignment 4
+submit a x:7 session=yes
+hit a 0
+acquire a | 1 2
+publish 0/1 a:4
+step 1: a 0..7 | 1 2
+accept a 8 @a:1
+publish 0/2 a:8
+step 2: a 7..8 | 1 2
+pause a
+submit b x:7 @a:1 y:1
+hit b 8 | 1 2
+acquire b | 1 2 3
+"""
+"""The answer of a session completes a block, which another request hits."""
+
+
+@pytest.mark.parametrize(
+    ("keep", "cause"), [(7, KEPT_HASH), (6, "")], ids=["its last token", "more than that"]
+)
+def test_a_block_keeps_its_key_that_the_dropped_token_of_an_answer_had_completed(
+    keep: int, cause: str
+) -> None:
+    """Who holds it is written over, and reads other tokens. A session that goes on in front of more
+    than that token is another fault.
+    """
+    text = ANSWERED + f"extend a {keep} v:4\nstep 3: a {keep}..{keep + 1} | 1 2\n"
+    assert causes(text, "aliased-write") == [("aliased-write", cause)]
+    read = text + "step 4: b 8..9 | 1 2 3\n"
+    assert causes(read, "stale-hit") == [("stale-hit", cause)]

@@ -442,3 +442,13 @@ def test_a_reset_takes_from_routers_what_it_resets(reset: ResetDone, lost: bool)
     assert any(isinstance(event, Hit) for event in history.events)
     found = [finding.anomaly for finding in check(history, [KeyEventsTrue()]).findings]
     assert found == ["lost-key-event"] * lost
+
+
+def test_what_lies_behind_a_false_event_has_a_parent_that_was_told() -> None:
+    """The event is found once; a block behind a name that no event has is another fault."""
+    begun = HEADER + one_request("a", "x:13", "1 2 3 4", 12)
+    step = "step 1: a 0..13 | 1 2 3 4\n"
+    false, behind = "stored 0 h1 h2 | z:4 x[4]:4 by 4\n", "stored 0 h3 | x[8]:4 by 4 behind h2\n"
+    assert found(begun + false + behind + step) == ["false-key-event"]
+    nobodys = behind.replace("h2", "h7")
+    assert found(begun + false + nobodys + step) == ["false-key-event", "malformed-key-event"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from cachewitness._util import data
-from cachewitness.core.checkers.finding import FAILED_LOAD, LEFT_WINDOW, Finding
+from cachewitness.core.checkers.finding import FAILED_LOAD, KEPT_HASH, LEFT_WINDOW, Finding
 from cachewitness.core.ledger.records import GIVEN_BACK, OFFERED_AGAIN
 from cachewitness.report.expected import Entry, shipped
 from cachewitness.systems.vllm.known import known_lists
@@ -94,3 +94,28 @@ def test_a_wrong_salt_is_not_excused_where_wrong_tokens_are() -> None:
     line = LINES["false-key-event"].replace("tokens", "salt")
     finding = Finding(anomaly="false-key-event", sentence="", line=line, cause=LEFT_WINDOW)
     assert not excused("simple", finding)
+
+
+@pytest.mark.parametrize("release", ["0.30", "0.31"])
+@pytest.mark.parametrize(
+    ("anomaly", "line"),
+    [
+        ("stale-hit", LINES["stale-hit"]),
+        (
+            "aliased-write",
+            "request r8 wrote tokens [63,64) over page 10; request r10 still needs what it held",
+        ),
+    ],
+)
+def test_what_a_session_does_is_excused_where_its_block_kept_its_hash(
+    release: str, anomaly: str, line: str
+) -> None:
+    """Reads of other tokens, and writes over another's block, are no finding of sessions as
+    such.
+    """
+    listed = shipped(release, [f"vllm-{release}.txt"]).entries
+    name = "scheduler-random:random-1@full[sessions=True,async_depth=1]"
+    for cause in (KEPT_HASH, ""):
+        finding = Finding(anomaly=anomaly, sentence="", line=line, cause=cause)
+        excuses = any(entry.fits(name) and entry.excuses(finding) for entry in listed)
+        assert excuses == (cause == KEPT_HASH)

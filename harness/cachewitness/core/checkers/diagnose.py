@@ -11,6 +11,7 @@ from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.difference import difference
 from cachewitness.core.checkers.finding import (
     EARLY_COPY,
+    KEPT_HASH,
     OPEN_CHUNK,
     ROUNDED_UP,
     Finding,
@@ -19,7 +20,7 @@ from cachewitness.core.checkers.wording import all_named, count, named, with_det
 from cachewitness.core.events import Group, Read
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.reads import span_of
-from cachewitness.core.ledger.records import NOTHING, Content, Key, PageRecord
+from cachewitness.core.ledger.records import NOTHING, UNKNOWN, Content, Key, PageRecord
 from cachewitness.core.ledger.requests import RequestRecord
 from cachewitness.core.worker import NO_COLUMN
 
@@ -90,6 +91,8 @@ class _Case:
             return ROUNDED_UP
         if (key := self._key()) is not None and (cause := key.cause(record)):
             return cause
+        if keeps_hash(self.ledger, record, self.request):
+            return KEPT_HASH
         return OPEN_CHUNK if self._begun_inside(record) else ""
 
     def _begun_inside(self, record: PageRecord) -> bool:
@@ -237,6 +240,20 @@ class _Case:
             else ""
         )
         return f"holds {content_of(record)}{other}"
+
+
+def keeps_hash(ledger: Ledger, record: PageRecord, request: RequestRecord) -> bool:
+    """Whether a page has the key of a block that the last token of a session's answer completed:
+    the session went on without that token. Either the request has it, or the session is the
+    request.
+    """
+    for key in record.keys:
+        named = ledger.requests[key.r]
+        for session, other in ((named, request), (request, named)):
+            dropped = session.dropped.get(key.length - 1, UNKNOWN)
+            if UNKNOWN != dropped == other.node_of(key.length) != session.node_of(key.length):
+                return True
+    return False
 
 
 def is_rounded_up(ledger: Ledger, group: Group, record: Content, request: RequestRecord) -> bool:

@@ -28,9 +28,13 @@ FAILED_LOAD = "failed-load"
 HELD_BY_WAITING = "held-by-waiting"
 """The cause of nobody's being run: what others hold who wait as well leaves one of those who wait
 no room, and a queue in order stands still behind it."""
+KEPT_HASH = "kept-hash"
+"""The cause of what is written over, or read, under the key of a block that the last token of a
+session's answer had completed: the session went on without that token."""
 CAUSES = (
     *(EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS, OPEN_CHUNK),
     *(ROUNDED_UP, GIVEN_BACK, OFFERED_AGAIN, FAILED_LOAD, HELD_BY_WAITING, NOT_RUN, RUN_PAST),
+    KEPT_HASH,
 )
 
 

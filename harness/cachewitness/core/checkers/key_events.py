@@ -186,6 +186,7 @@ class KeyEventsTrue(Checker):
                 else self._store(group, event, place, name, meant)
             )
             if wrong:
+                self._view.note(event.hashes[place:])
                 return wrong
         return ""
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 
 from cachewitness.core.attention_span import first_needed
-from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.diagnose import keeps_hash
+from cachewitness.core.checkers.finding import KEPT_HASH, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.victims import waiting_for
 from cachewitness.core.checkers.wording import all_named, named, page_list
@@ -154,7 +155,7 @@ class Ownership(Checker):
             doubled = times > 1 and _stands_twice(ledger, event, page)
             harmed = r if doubled else _harmed(ledger, page, record, event, index)
             if harmed:
-                return (_aliased(event, page, record, harmed),)
+                return (_aliased(ledger, event, page, record, harmed),)
         return None
 
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
@@ -538,7 +539,7 @@ def _unheld_write(event: Write, page: int, record: PageRecord) -> Finding:
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence, line=line)
 
 
-def _aliased(event: Write, page: int, record: PageRecord, harmed: str) -> Finding:
+def _aliased(ledger: Ledger, event: Write, page: int, record: PageRecord, harmed: str) -> Finding:
     if harmed == event.r:
         why = f"stand twice in {event.r}'s tables, each time for tokens of its own"
         other = "its block tables name the page twice"
@@ -550,7 +551,14 @@ def _aliased(event: Write, page: int, record: PageRecord, harmed: str) -> Findin
         f" it in step {event.step} (group {event.group}): a contradiction."
     )
     line = f"{named(event.r)} wrote tokens [{event.start},{event.stop}) over page {page}; {other}"
-    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence, line=line)
+    kept = keeps_hash(ledger, record, ledger.requests[harmed])
+    return Finding(
+        anomaly="aliased-write",
+        r=event.r,
+        sentence=sentence,
+        line=line,
+        cause=KEPT_HASH if kept else "",
+    )
 
 
 def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, index: int) -> str:

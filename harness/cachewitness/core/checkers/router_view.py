@@ -80,6 +80,13 @@ class RouterView:
         self._prefix_of[name] = self._another()
         self._unclear.update((group, node) for node in nodes)
 
+    def note(self, names: Iterable[str]) -> None:
+        """Note the names of an event that is false: what they stand for is not known, and that
+        they were told is.
+        """
+        for name in names:
+            self._prefix_of.setdefault(name, self._another())
+
     def remove(self, group: int, name: str) -> bool:
         """Note that one page less has a prefix; return False if there was none."""
         place = group, self._prefix_of[name]

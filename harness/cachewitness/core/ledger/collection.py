@@ -47,6 +47,9 @@ class Collector:
         }
         live.update(node for prefixes in ledger.keys.published for node in prefixes)
         live.update(request.nodes[-1] for request in ledger.requests.values())
+        live.update(
+            node for request in ledger.requests.values() for node in request.dropped.values()
+        )
         live.update(nodes[-1] for nodes in ledger.requests.draft_prefixes.values())
         gone = ledger.trie.collect(node for node in live if node >= 0)
         # A node that is gone will be given to another prefix, so nothing may refer to it by number.

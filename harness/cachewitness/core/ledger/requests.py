@@ -43,7 +43,8 @@ class RequestRecord:
     `states` are, per group, the lengths at which a recurrent state was written. The first `shared`
     tokens are a part that others have too, as the client says. A session whose answer is over is
     `paused`: it holds its pages and waits for its client. `went_on` is how many of its tokens had
-    been computed when it got more input last. With `prompt_logprobs` it may restore nothing.
+    been computed when it got more input last, `dropped` by position the prefixes up to the tokens
+    that it went on without. With `prompt_logprobs` it may restore nothing.
     """
 
     r: str
@@ -62,6 +63,7 @@ class RequestRecord:
     shared: int = 0
     paused: bool = False
     went_on: int = 0
+    dropped: dict[int, int] = field(default_factory=dict)
     prompt_logprobs: bool = False
 
     def restart(self) -> None:
@@ -184,6 +186,8 @@ class Requests(dict[str, RequestRecord]):
             if place[1] == event.r:
                 self.draft_prefixes.setdefault(place, [*request.nodes])
         request.paused = False
+        if event.keep + 1 < len(request.nodes):
+            request.dropped[event.keep] = request.nodes[event.keep + 1]
         request.tokens[event.keep :] = event.tokens
         request.prompt_tokens = len(request.tokens)
         request.computed = request.drafted = request.went_on = min(request.computed, event.keep)
