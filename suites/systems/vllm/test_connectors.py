@@ -248,6 +248,14 @@ def test_the_example_connector_takes_back_what_the_device_has_already() -> None:
     assert [finding.anomaly for finding in result.findings] == ["lost-hit", "false-statistics"]
 
 
+def test_the_example_connector_counts_the_prompt_alone_of_who_comes_back() -> None:
+    """What was found in vLLM 0.33.0: the device has the whole prompt, the connector counts less."""
+    ops: list[Op] = [Submit("r1", "a:16"), Step(), Preempt("r1"), Step()]
+    found = tell("example", ops).findings
+    assert [finding.anomaly for finding in found] == ["lost-hit", "false-statistics"]
+    assert tell("example", [Submit("r1", "a:17"), *ops[1:]]).findings == []
+
+
 def test_the_example_connector_saves_a_prompt_again_with_more_blocks() -> None:
     """Of a prompt that is computed in chunks it saves the first chunk's blocks, and all of them
     when the prompt comes again; a prompt that ends behind them loads all.
