@@ -143,5 +143,6 @@ class EngineServed:
         except UsageError:
             raise
         except Exception as failure:
-            message = str(failure) if isinstance(failure, EngineFailure) else describe_error(failure)
-            raise BackendError(f"{what}: {self.url}: {message}") from failure
+            failed = isinstance(failure, EngineFailure)
+            why = str(failure) if failed else describe_error(failure)
+            raise BackendError(f"{what}: {self.url}: {why}") from failure
