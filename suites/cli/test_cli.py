@@ -81,7 +81,7 @@ USAGE = {
     "a deadline that is no number": (("run", "--deadline", "nan"), "nan is not a finite number"),
     "memory that is no number": (("run", "--memory-gib", "nan"), "nan is not a finite number"),
     "a margin that is no number": (("score", "--margin", "nan"), "nan is not a finite number"),
-    "a name of 5,000 letters": (("run", "--engine", "r" * 5_000), "characters) 14 are known"),
+    "a name of 5,000 letters": (("run", "--engine", "r" * 5_000), "characters) 15 are known"),
     "a file with a name of 5,000 letters": (
         ("report", "r" * 5_000),
         "cannot be used (File name too long)",
