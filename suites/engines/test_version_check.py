@@ -4,6 +4,7 @@ not said to have died.
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,9 +79,13 @@ def test_an_argument_that_is_gone_is_drift() -> None:
 
 
 def test_what_the_system_raises_itself_is_its_death() -> None:
-    """An attribute that its own code lacks is no matter of the adapter's."""
+    """An attribute that its own code lacks is no matter of the adapter's; the finding's line says
+    where it raised.
+    """
     result = drive(TRACE, adapter_over(lambda manager: Renamed(manager, "allocate_slots")))
-    assert [finding.anomaly for finding in result.findings] == ["engine-crashed"]
+    (finding,) = result.findings
+    assert finding.anomaly == "engine-crashed"
+    assert re.fullmatch(r"the engine failed in operation \d+, at [\w.]+:\d+", finding.line)
 
 
 def test_a_wrapper_takes_what_it_passes_on() -> None:

@@ -7,6 +7,7 @@ contradiction and name the operation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -478,12 +479,8 @@ def failed(observer: Observer, index: int, asked: str, error: Exception, r: str 
         ],
         index,
     )
-    finding = _ended(
-        index,
-        f"{asked}, which every engine must bear; however it {message}",
-        failure.anomaly,
-        observer.seen - 1,
-    )
+    says = f"{asked}, which every engine must bear; however it {message}"
+    finding = _ended(index, says, message, failure.anomaly, observer.seen - 1)
     finding.r = r
     finding.output = failure.output
     observer.findings.append(finding)
@@ -547,16 +544,24 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
             )
             anomaly = "hung" if event.hung else "engine-crashed"
             says = f"{asked}; however it ended there ({event.message})"
-            observer.findings.append(_ended(event.operation, says, anomaly, event.seq))
+            observer.findings.append(
+                _ended(event.operation, says, event.message, anomaly, event.seq)
+            )
 
 
-def _ended(index: int, says: str, anomaly: str, seq: int) -> Finding:
+_RAISED_AT = re.compile(r"\(([\w.-]+:\d+), in ")
+"""Where an exception was raised, as `describe_error` writes it."""
+
+
+def _ended(index: int, says: str, message: str, anomaly: str, seq: int) -> Finding:
     what = "did not return from" if anomaly == "hung" else "failed in"
+    place = _RAISED_AT.search(message)
+    at = f", at {place[1]}" if place else ""
     return Finding(
         anomaly=anomaly,
         checker="engine",
         sentence=f"{says}: a contradiction.",
-        line=f"the engine {what} operation {index + 1}",
+        line=f"the engine {what} operation {index + 1}{at}",
         seq=seq,
         op=index,
     )
