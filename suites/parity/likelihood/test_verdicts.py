@@ -122,10 +122,14 @@ def test_without_noise_nothing_fails_and_nothing_passes(fault: str) -> None:
     assert all("the noise was not measured" in arm.reasons[0] for arm in arms.values())
 
 
-def test_noise_of_nothing_decides_nothing_about_a_change() -> None:
-    arms = judged(Double("lost blocks", exact=True))
-    assert {arm.verdict for arm in arms.values()} == {"unknown"}
-    assert "equal to the bit" in arms["hit"].reasons[0]
+@pytest.mark.parametrize(("margin", "verdict"), [(0.01, "fail"), (5.0, "unknown")])
+def test_where_batches_change_nothing_a_hit_may_change_no_more_than_the_margin(
+    margin: float, verdict: str
+) -> None:
+    found = judge(measured(Double("lost blocks", exact=True)), Rules(margin=margin))
+    arms = {arm.arm: arm for arm in found}
+    assert {arm.verdict for arm in arms.values()} == {verdict}
+    assert "cold runs in other batches are equal" in arms["hit"].reasons[0]
 
 
 @pytest.mark.parametrize(("limit", "why"), [(8, "8 questions; fewer than 16"), (4, "4 prefixes")])

@@ -269,11 +269,14 @@ def _decided(arm: Judged, rules: Rules) -> Judged:
     change = arm.size.change
     noise = arm.size.noise
     if noise < FLOOR < change:
-        why = (
-            "two cold runs in other batches are equal to the bit, so they measure no noise to"
-            f" compare {_nats(change)} with"
-        )
-        return msgspec.structs.replace(arm, reasons=[why])
+        # Where batches change nothing, a hit changes nothing either, but another server may; and
+        # what little it does may be how logarithms are rounded.
+        why = "cold runs in other batches are equal"
+        if change > rules.margin and arm.arm != AGAINST:
+            reasons = [f"{why}, and behind a hit the likelihoods move by {_nats(change)}"]
+            return msgspec.structs.replace(arm, verdict="fail", reasons=reasons)
+        reasons = [f"{why}, so they measure no noise to compare {_nats(change)} with"]
+        return msgspec.structs.replace(arm, reasons=reasons)
     if arm.p_adjusted < rules.alpha:
         return msgspec.structs.replace(arm, verdict="fail", reasons=[_changed(arm)])
     open_ = _open(arm, rules)
