@@ -229,6 +229,29 @@ def test_what_cannot_be_is_one_line(
     assert found == code and why in err and "Traceback" not in err, (out, err)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda options: options["vocabulary"],
+        lambda options: lambda text: options[text],
+        lambda options: lambda text: text.split(),
+    ],
+    ids=["when it is made", "when it is asked", "words for ids"],
+)
+def test_a_tokenizer_that_fails_is_one_line(
+    plug: Callable[[type[Any]], EngineSpec],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Any,
+) -> None:
+    kind = plug(Rounding).kind
+    assert kind.answers_level is not None
+    level = replace(kind.answers_level, texts=Texts(broken, CONFIGURATION))
+    monkeypatch.setattr(sample, "ENGINE", replace(kind, answers_level=level))
+    code, _, err = score(capsys, "--engine", "sample", *FEW)
+    assert code == 4 and "sample: makes no tokens of a text: " in err and "Traceback" not in err
+
+
 def test_an_engine_that_fails_at_its_end_leaves_the_verdict(
     plug: Callable[[type[Any]], EngineSpec], capsys: pytest.CaptureFixture[str]
 ) -> None:

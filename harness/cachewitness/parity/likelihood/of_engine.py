@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from operator import index
 from typing import Any
 
 from cachewitness._util.errors import UsageError
@@ -37,7 +38,8 @@ def opened(spec: EngineSpec) -> Iterator[tuple[EngineServed, EngineServed | None
             f"--engine {spec.text}: has no tokens for a text; --likelihood asks engines that have"
             " (transformers:checkpoint=…), or a server, --base-url http://HOST:PORT"
         )
-    tokens = level.texts.tokens(spec.options)
+    with _tokenizing(spec.text):
+        tokens = level.texts.tokens(spec.options)
     with closing(EngineServed(spec, level.texts.configuration, tokens)) as cached:
         if cached.salts:
             yield cached, None
@@ -45,6 +47,19 @@ def opened(spec: EngineSpec) -> Iterator[tuple[EngineServed, EngineServed | None
         twin = spec.variant(level.uncached)
         with closing(EngineServed(twin, level.texts.configuration, tokens)) as cold:
             yield cached, cold
+
+
+@contextmanager
+def _tokenizing(engine: str) -> Iterator[None]:
+    """Make a UsageError of whatever a tokenizer raises."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"--engine {engine}: makes no tokens of a text: {describe_error(error)}"
+        ) from error
 
 
 class EngineServed:
@@ -84,12 +99,8 @@ class EngineServed:
 
     def tokens(self, text: str) -> list[int]:
         """Return a text as tokens of the model. Raises UsageError if the tokenizer fails."""
-        try:
-            return self._tokens(text)
-        except Exception as error:
-            raise UsageError(
-                f"--engine {self.name}: makes no tokens of a text: {error!r}"
-            ) from error
+        with _tokenizing(self.name):
+            return [index(token) for token in self._tokens(text)]
 
     def ask(self, prompt: list[int], tokens: int, what: str, **fields: Any) -> Answered:
         """Return the tokens that the engine chooses behind a prompt; of `fields` it knows
