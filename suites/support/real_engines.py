@@ -9,31 +9,24 @@ from importlib.util import find_spec
 
 import pytest
 
-SGLANG_SOURCE = os.environ.get("CACHEWITNESS_SGLANG_SOURCE", "")
 
-needs_sglang = pytest.mark.skipif(
-    not (SGLANG_SOURCE or find_spec("sglang")) or find_spec("torch") is None,
-    reason=(
-        "needs sglang, or CACHEWITNESS_SGLANG_SOURCE to name the folder of an unpacked wheel;"
-        " ci/stage_sglang.sh has it"
-    ),
-)
-LMDEPLOY_SOURCE = os.environ.get("CACHEWITNESS_LMDEPLOY_SOURCE", "")
-needs_lmdeploy = pytest.mark.skipif(
-    not (LMDEPLOY_SOURCE or find_spec("lmdeploy")) or find_spec("torch") is None,
-    reason=(
-        "needs lmdeploy, or CACHEWITNESS_LMDEPLOY_SOURCE to name the folder of an unpacked wheel;"
-        " ci/stage_lmdeploy.sh has it"
-    ),
-)
-EXLLAMAV3_SOURCE = os.environ.get("CACHEWITNESS_EXLLAMAV3_SOURCE", "")
-needs_exllamav3 = pytest.mark.skipif(
-    not (EXLLAMAV3_SOURCE or find_spec("exllamav3")) or find_spec("torch") is None,
-    reason=(
-        "needs exllamav3, or CACHEWITNESS_EXLLAMAV3_SOURCE to name the folder of an unpacked wheel;"
-        " ci/stage_exllamav3.sh has it"
-    ),
-)
+def _or_its_source(package: str) -> tuple[str, pytest.MarkDecorator]:
+    """Return the folder that is named of an unpacked wheel, and what skips a test without any."""
+    variable = f"CACHEWITNESS_{package.upper()}_SOURCE"
+    folder = os.environ.get(variable, "")
+    missing = not (folder or find_spec(package)) or find_spec("torch") is None
+    return folder, pytest.mark.skipif(
+        missing,
+        reason=(
+            f"needs {package}, or {variable} to name the folder of an unpacked wheel;"
+            f" ci/stage_{package}.sh has it"
+        ),
+    )
+
+
+SGLANG_SOURCE, needs_sglang = _or_its_source("sglang")
+LMDEPLOY_SOURCE, needs_lmdeploy = _or_its_source("lmdeploy")
+EXLLAMAV3_SOURCE, needs_exllamav3 = _or_its_source("exllamav3")
 needs_lmcache = pytest.mark.skipif(
     find_spec("lmcache") is None or find_spec("torch") is None,
     reason="needs lmcache and torch; ci/stage_lmcache.sh has both",

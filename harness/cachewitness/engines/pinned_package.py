@@ -1,5 +1,5 @@
 """Finds the package of an engine of which one release is driven: the installed one, or a wheel
-unpacked into a folder.
+unpacked into a folder. What of it cannot be imported here gets modules in its place.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from cachewitness._util.errors import EngineMissing, UsageError
@@ -109,3 +111,31 @@ class PinnedPackage:
         text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         found = re.search(r"""^__version__ = (?:version = )?(['"])([^'"]+)\1""", text, re.MULTILINE)
         return found[2] if found else "unknown"
+
+
+def enter_bare(root: Path, packages: Iterable[str]) -> None:
+    """Let modules of packages under a folder be imported without the packages' `__init__`.
+
+    A package comes before those inside it.
+    """
+    for name in packages:
+        _put(name).__path__ = [str(root.joinpath(*name.split(".")))]
+
+
+def stand_in(module: str, names: Iterable[str]) -> None:
+    """Put a module in the place of another one. Each of its names is a class that holds nothing."""
+    vars(_put(module)).update(hollow(names))
+
+
+def hollow(names: Iterable[str]) -> dict[str, type]:
+    """Return classes that hold nothing, by name."""
+    return {name: type(name, (), {}) for name in names}
+
+
+def _put(name: str) -> ModuleType:
+    """Make a module without code, and let its package have it."""
+    module = sys.modules[name] = ModuleType(name)
+    package, _, last = name.rpartition(".")
+    if package:
+        setattr(sys.modules[package], last, module)
+    return module

@@ -12,10 +12,10 @@ import functools
 import importlib
 import logging
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-from cachewitness.engines.pinned_package import PinnedPackage
+from cachewitness.engines.pinned_package import PinnedPackage, enter_bare, hollow, stand_in
 from cachewitness.engines.source_patch import Patches
 
 KNOWN = "1.6.5"
@@ -107,12 +107,11 @@ def load(path: str = "") -> Exllamav3:
     be imported.
     """
     root = PACKAGE.find(path)
-    for name in BARE:
-        _put(name).__path__ = [str(root.joinpath(*name.split(".")))]
+    enter_bare(root, BARE)
     for name, names in STAND_INS.items():
-        vars(_put(name)).update({one: type(one, (), {}) for one in names})
+        stand_in(name, names)
     for name, names in IN_PACKAGES.items():
-        vars(sys.modules[name]).update({one: type(one, (), {}) for one in names})
+        vars(sys.modules[name]).update(hollow(names))
     try:
         _import()
     except (ImportError, AttributeError, TypeError) as error:
@@ -155,12 +154,3 @@ class _Unpinned:
 
     def zeros(self, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
         return self._torch.zeros(*args, **kwargs)
-
-
-def _put(name: str) -> ModuleType:
-    """Make a module without code, and let its package have it."""
-    module = sys.modules[name] = ModuleType(name)
-    package, _, last = name.rpartition(".")
-    if package:
-        setattr(sys.modules[package], last, module)
-    return module

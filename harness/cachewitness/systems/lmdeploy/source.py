@@ -14,7 +14,7 @@ import logging
 import sys
 from types import ModuleType
 
-from cachewitness.engines.pinned_package import PinnedPackage
+from cachewitness.engines.pinned_package import PinnedPackage, enter_bare, stand_in
 from cachewitness.engines.source_patch import Patches
 
 KNOWN = "0.18.0"
@@ -58,10 +58,9 @@ def load(path: str = "") -> PinnedPackage:
     """
     root = PACKAGE.find(path)
     others = {name: sys.modules.get(name) for name in STAND_INS}
-    for name in BARE:
-        _put(name).__path__ = [str(root.joinpath(*name.split(".")))]
+    enter_bare(root, BARE)
     for name, classes in STAND_INS.items():
-        vars(_put(name)).update({one: type(one, (), {}) for one in classes})
+        stand_in(name, classes)
     vars(sys.modules["lmdeploy.pytorch.engine.model_agent"])["BatchedOutputs"] = object
     try:
         for name in REAL:
@@ -72,15 +71,6 @@ def load(path: str = "") -> PinnedPackage:
         _put_back("transformers", others["transformers"])
     logging.getLogger("lmdeploy").setLevel(logging.ERROR)
     return PACKAGE
-
-
-def _put(name: str) -> ModuleType:
-    """Make a module without code, and let its package have it."""
-    module = sys.modules[name] = ModuleType(name)
-    package, _, last = name.rpartition(".")
-    if package:
-        setattr(sys.modules[package], last, module)
-    return module
 
 
 def _put_back(name: str, module: ModuleType | None) -> None:
