@@ -7,7 +7,6 @@ contradiction and name the operation.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,6 +29,7 @@ from cachewitness.core.engine_failure import (
     as_exception,
     describe_error,
     of_ours,
+    raised_at,
 )
 from cachewitness.core.events import (
     Aborted,
@@ -549,14 +549,10 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
             )
 
 
-_RAISED_AT = re.compile(r"\(([\w.-]+:\d+), in ")
-"""Where an exception was raised, as `describe_error` writes it."""
-
-
 def _ended(index: int, says: str, message: str, anomaly: str, seq: int) -> Finding:
     what = "did not return from" if anomaly == "hung" else "failed in"
-    place = _RAISED_AT.search(message)
-    at = f", at {place[1]}" if place else ""
+    place = raised_at(message)
+    at = f", at {place}" if place else ""
     return Finding(
         anomaly=anomaly,
         checker="engine",

@@ -4,6 +4,7 @@ harness.
 
 from __future__ import annotations
 
+import re
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,6 +77,17 @@ def describe_error(error: BaseException) -> str:
         if code
         else description
     )
+
+
+_PLACE = re.compile(r"\(([\w.-]+:\d+), in ")
+
+
+def raised_at(description: str) -> str:
+    """Return where an exception was raised, FILE:LINE, of which `describe_error` made this; empty
+    if it does not say.
+    """
+    place = _PLACE.search(description)
+    return place[1] if place else ""
 
 
 def message_of(error: BaseException) -> str:
