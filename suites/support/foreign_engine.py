@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cachewitness._util import plugins
+from cachewitness.engines import import_probe
 
 MODULE = '''
 import ctypes, os, resource, signal, sys, time
@@ -238,7 +239,13 @@ def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(install(folder)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pids"))
-    plugins.every.cache_clear()
+    _forget()
     yield tmp_path
+    _forget()
+
+
+def _forget() -> None:
+    """Have the next test find what is registered, and whether it can be imported, by itself."""
     plugins.every.cache_clear()
+    import_probe.died.cache_clear()
     sys.modules.pop("mortal_engine", None)

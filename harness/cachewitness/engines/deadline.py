@@ -30,9 +30,10 @@ from cachewitness.engines.patience import Patience
 AGAIN_S, LOOKED_S, IDLE_S = 1.0, 0.5, 5.0
 """A signal that an engine ignores comes again; the thread looks so often, and ends when no engine
 was called for so long."""
-GRACE_S, LAST_S = 1.5, 3.0
-"""So many seconds behind its deadline code that was not interrupted is given up; the same of code
-that keeps Python's lock."""
+LATE_LOOKS, LAST_S = 4, 4.0
+"""Code that was not interrupted is given up when the thread has seen it so often beyond its
+deadline; looks, not seconds, since a machine that stood still for a while wakes with the interrupt
+still to come. Code that keeps Python's lock is given up so many seconds beyond."""
 EXIT = 1
 """The exit code of a failure, as after every engine that hangs."""
 VERDICT = f"verdict: FAIL (exit code {EXIT}): hung: the engine gave no answer within"
@@ -60,7 +61,7 @@ class _TimeUp(BaseException):
 @dataclass
 class _Call:
     """A call of an engine: what was asked, how long it may take, when it must be over, where it
-    was when it was not.
+    was when it was not, and how often it was seen beyond that.
     """
 
     asked: str
@@ -68,6 +69,7 @@ class _Call:
     ends: float
     was_in: str = ""
     over: bool = False
+    seen_late: int = 0
 
 
 class _Watch:
@@ -117,14 +119,17 @@ class _Watch:
                 if call is None and now > self._latest + IDLE_S:
                     self._rest()
                     return
-                if call is not None and now > call.ends + GRACE_S:
-                    self._give_up(call)
+                if call is not None and now > call.ends:
+                    call.seen_late += 1
+                    if call.seen_late == LATE_LOOKS:
+                        self._give_up(call)
                 self._arm(call.seconds if call is not None else self._armed)
 
     def _rest(self) -> None:
         faulthandler.cancel_dump_traceback_later()
         self._process = 0
         assert self._speaker is not None and self._speaker.stdin is not None
+        self._speaker.kill()  # a copy of this process may hold the pipe open
         self._speaker.stdin.close()
         self._speaker.wait()
 

@@ -21,7 +21,7 @@ from cachewitness._util.names import nearest
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import EngineFailure, NoAnswer, as_exception, describe_error
 from cachewitness.core.intake import BadEvents
-from cachewitness.core.trace_format import TraceHeader
+from cachewitness.core.trace_format import Level, TraceHeader
 from cachewitness.engines import import_probe
 from cachewitness.engines.deadline import Limits, opened
 from cachewitness.engines.faults import plant
@@ -306,15 +306,20 @@ def _loaded(entry: importlib.metadata.EntryPoint) -> EngineKind:
         return _broken(entry, describe_error(error))
 
 
+@dataclass(frozen=True)
+class _NotImported:
+    """Stands for the engine of a registration that cannot be imported."""
+
+    why: str
+
+    def __call__(self, header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        raise EngineMissing(self.why)
+
+
 def _broken(entry: importlib.metadata.EntryPoint, reason: str) -> EngineKind:
     why = f"engine {entry.name!r} ({entry.value}) cannot be imported: {reason}"
-
-    def refuse(header: TraceHeader, options: Mapping[str, str]) -> Engine:
-        raise EngineMissing(why)
-
-    return EngineKind(
-        name=entry.name, summary=why, levels=("manager", "scheduler", "answers"), open=refuse
-    )
+    levels: tuple[Level, ...] = ("manager", "scheduler", "answers")
+    return EngineKind(name=entry.name, summary=why, levels=levels, open=_NotImported(why))
 
 
 def _options(text: str) -> list[str]:
@@ -333,7 +338,8 @@ def _options(text: str) -> list[str]:
 def parse(text: str) -> EngineSpec:
     """Read an engine's name and options.
 
-    Raises UsageError for an unknown engine (with the nearest name) or option.
+    Raises UsageError for an unknown engine (with the nearest name) or option, EngineMissing for
+    options of one that cannot be imported, which nobody knows.
     """
     name, _, rest = text.partition(":")
     known = plugins.registered(GROUP)
@@ -342,6 +348,8 @@ def parse(text: str) -> EngineSpec:
             f"--engine: no engine is called {name!r}{nearest(name, known, 'ls engines')}"
         )
     kind = _loaded(known[name])
+    if rest and isinstance(kind.open, _NotImported):
+        raise EngineMissing(kind.open.why)
     options: dict[str, str] = {}
     for part in filter(None, _options(rest)):
         key, equals, value = part.partition("=")

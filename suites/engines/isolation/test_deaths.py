@@ -365,6 +365,8 @@ def test_an_engine_whose_import_ends_the_process_says_so_when_it_is_opened(
     with pytest.raises(EngineMissing) as missing:
         parse("mortal").open(TRACE.header)
     assert message in str(missing.value)
+    with pytest.raises(EngineMissing, match="cannot be imported"):
+        parse("mortal:how=raise")
     assert (
         parse("reference").kind.name == "reference"
         and "cannot be imported" in kinds()["mortal"].summary

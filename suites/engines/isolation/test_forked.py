@@ -210,7 +210,7 @@ def test_a_run_on_forked_processes_says_what_one_on_started_ones_does(
         (folder := tmp_path / f"imports{imports}").mkdir()
         monkeypatch.chdir(folder)
         monkeypatch.setenv("MORTAL_IMPORTS", imports)
-        monkeypatch.delitem(sys.modules, "mortal_engine", raising=False)
+        sys.modules.pop("mortal_engine", None)
         spec = parse("mortal").isolated(Isolation())
         assert spec.isolation is not None and spec.isolation.imports == tuple(imports.split())
         code = invoke(
