@@ -30,5 +30,5 @@ def test_all_but_the_last_token_stay() -> None:
 
 def test_an_engine_that_loses_them_has_failed() -> None:
     """As vLLM did up to 0.32 with a session that was preempted before more input came."""
-    with pytest.raises(EngineFailure, match="went on with 0 of the 3 tokens of session 'r1', not"):
+    with pytest.raises(EngineFailure, match="kept 0 of the 3 tokens of session 'r1', not"):
         waiting().extended("r1", 0, [7, 8], 4)

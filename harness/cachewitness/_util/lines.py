@@ -34,3 +34,8 @@ def shortened(text: str, most: int) -> str:
     length if there is more.
     """
     return printable(text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)")
+
+
+def beginning(text: str, most: int) -> str:
+    """Return a text, or as much of it as so many characters hold, with a mark where it is cut."""
+    return text if len(text) <= most else text[: most - 1] + "…"

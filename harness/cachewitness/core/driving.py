@@ -16,10 +16,12 @@ from typing import NoReturn
 import msgspec
 
 from cachewitness._util.errors import EngineBroken, UsageError
+from cachewitness._util.lines import beginning, printable
 from cachewitness.core.checkers import fresh
 from cachewitness.core.checkers.anomalies import gravest_first
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, CheckerSet
+from cachewitness.core.checkers.wording import LINE_MAX
 from cachewitness.core.counting import Counting
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import (
@@ -551,13 +553,16 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
 
 def _ended(index: int, says: str, message: str, anomaly: str, seq: int) -> Finding:
     what = "did not return from" if anomaly == "hung" else "failed in"
-    place = raised_at(message)
-    at = f", at {place}" if place else ""
+    line = f"the engine {what} operation {index + 1}"
+    if place := raised_at(message):
+        line += f", at {place}"
+    elif anomaly != "hung" and message:
+        line = beginning(printable(f"{line}: {message.splitlines()[0]}"), LINE_MAX)
     return Finding(
         anomaly=anomaly,
         checker="engine",
         sentence=f"{says}: a contradiction.",
-        line=f"the engine {what} operation {index + 1}{at}",
+        line=line,
         seq=seq,
         op=index,
     )

@@ -79,12 +79,12 @@ def describe_error(error: BaseException) -> str:
     )
 
 
-_PLACE = re.compile(r"\(([\w.-]+:\d+), in ")
+_PLACE = re.compile(r"\(([\w.-]+:\d+), in the engine\)")
 
 
 def raised_at(description: str) -> str:
-    """Return where an exception was raised, FILE:LINE, of which `describe_error` made this; empty
-    if it does not say.
+    """Return where in the engine an exception was raised, FILE:LINE, of which `describe_error` made
+    this; empty if it does not say, as of a compiled library.
     """
     place = _PLACE.search(description)
     return place[1] if place else ""

@@ -225,7 +225,7 @@ class Driver:
             # No history can say that tokens of a request are gone; the engine failed to go on.
             raise EngineFailure(
                 "engine-crashed",
-                f"went on with {keep} of the {had} tokens of session {r!r}, not all but the last",
+                f"kept {keep} of the {had} tokens of session {r!r}, not all but the last",
             )
         client.all_token_ids[keep:] = tokens
         client.num_prompt_tokens = len(client.all_token_ids)

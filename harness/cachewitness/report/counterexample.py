@@ -14,7 +14,7 @@ from textwrap import wrap
 
 import msgspec
 
-from cachewitness._util.lines import printable
+from cachewitness._util.lines import beginning, printable
 from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import (
     EARLY_COPY,
@@ -297,8 +297,7 @@ def wrapped(text: str, indent: str = "") -> list[str]:
 
 
 def _short(event: Event) -> str:
-    text = msgspec.json.encode(event).decode()
-    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+    return beginning(msgspec.json.encode(event).decode(), WIDTH)
 
 
 def _plain(value: object) -> str:
