@@ -173,9 +173,10 @@ def denied(header: Header) -> dict[int, str]:
     without = next(
         (f"that {rule!r} is not applicable" for rule in OF_KEYS if rule in not_applicable), ""
     )
-    if not rules.caching:
-        without = "`caching` false"
     found = {group.id: without for group in header.groups} if without else {}
+    if not rules.caching:
+        # What the device does not keep another tier may.
+        found |= {group.id: "`caching` false" for group in header.local_groups()}
     for group in header.groups:
         if group.kind == "recurrent" and OF_STATES in not_applicable:
             found.setdefault(group.id, f"that {OF_STATES!r} is not applicable")

@@ -81,7 +81,7 @@ class WellFormedness:
         check_header(header)
         check_declared(header)
         self._denied = denied(header)
-        self._caching = header.rules.caching
+        self._hits = header.rules.caching or len({pool.tier for pool in header.pools}) > 1
         self._groups = header.groups
         self._tells_routers = header.rules.key_events is not None
         self._tells_operators = header.rules.stats
@@ -584,7 +584,7 @@ class WellFormedness:
             raise MalformedHistory(
                 f"{event.reported} - at `$.reported`; it lies between both: {between}"
             )
-        if event.reported and not self._caching:
+        if event.reported and not self._hits:
             raise MalformedHistory(
                 f"{event.reported} - at `$.reported`; the header says `caching` false, so nothing"
                 " is ever hit"

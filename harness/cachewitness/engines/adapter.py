@@ -63,13 +63,6 @@ class Scheduled(msgspec.Struct):
     """Its number, which the driver writes here."""
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nobody runs, and no copy begins or ends."""
-        return not (
-            self.chunks or self.copies or self.begun or self.ended or self.failed or self.flushed
-        )
-
-    @property
     def num_tokens(self) -> int:
         """How many tokens are computed in all."""
         return sum(stop - start for start, stop in self.chunks.values())

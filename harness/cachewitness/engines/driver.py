@@ -270,7 +270,9 @@ class Driver:
 
     def _reset(self, op: Reset) -> None:
         if not self.adapter.resets_at_once() and not self._drain(transfers=op.running):
-            self.events.append(ResetDone(step=self.diff.step, ok=False, tier=op.tier))
+            tiers = [op.tier] if op.tier else sorted({pool.tier for pool in self.header.pools})
+            step = self.diff.step
+            self.events.extend(ResetDone(step=step, ok=False, tier=tier) for tier in tiers)
             return
         for tier, ok in self.adapter.reset(op.tier, running=op.running):
             self.events.append(ResetDone(step=self.diff.step, ok=ok, tier=tier))
@@ -289,18 +291,19 @@ class Driver:
         """Let every step that was scheduled run, and if it is asked for let transfers that are
         under way end.
 
-        Return whether it came to that. An engine that does nothing for longer than it may have a
-        request wait is not waited for: perhaps somebody who holds pages for a load can never go on.
+        Return whether it came to that. What takes longer than a request may be made to wait is not
+        waited for: perhaps somebody who holds pages for a load can never go on, since those who run
+        go on too, and begin transfers of their own.
         """
         while self.in_flight:
             self._run_oldest()
-        idle = 0
+        waited = 0
         while transfers and self.adapter.transferring():
-            self._begin(_NOTHING_ASKED, [])
-            idle = idle + 1 if self.in_flight[-1].scheduled.is_empty else 0
-            self._run_oldest()
-            if idle > self.header.rules.progress_steps:
+            if waited > self.header.rules.progress_steps:
                 return False
+            self._begin(_NOTHING_ASKED, [])
+            self._run_oldest()
+            waited += 1
         return True
 
     # --- steps ------------------------------------------------------------------------------------

@@ -163,8 +163,7 @@ class StatisticsTrue(Checker):
         # `KVCacheManager.record_prefix_cache_stats`).
         if not ledger.header.rules.caching or ledger.requests[event.r].prompt_logprobs:
             self._in_vain += looked_up
-            return None
-        if event.r in self._back:
+        elif event.r in self._back:
             self._again += looked_up
         else:
             self._first += looked_up

@@ -12,8 +12,9 @@ then what it gave back is not forgotten.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
-from cachewitness.core.events import Copy, Group, Header, Publish, Release
+from cachewitness.core.events import Copy, Group, Header, Move, Publish, Release
 from cachewitness.core.ledger.records import (
     GIVEN_BACK,
     OFFERED_AGAIN,
@@ -27,6 +28,15 @@ from cachewitness.core.ledger.records import (
 from cachewitness.core.ledger.requests import Requests
 
 
+class _Former(NamedTuple):
+    """A page as it was given back: how many resets of other tiers there had been, and up to which
+    position it held content.
+    """
+
+    resets: int
+    stop: int
+
+
 class GivenBack:
     """Follows the pages that live requests gave back."""
 
@@ -37,8 +47,8 @@ class GivenBack:
         self._local = {group.pool for group in header.local_groups()}
         self._resets = 0
         """How many resets of other tiers there were."""
-        self._former: dict[tuple[int, int], dict[tuple[str, int], int]] = {}
-        """(pool, page) -> (request, group) -> how many resets there had been by then."""
+        self._former: dict[tuple[int, int], dict[tuple[str, int], _Former]] = {}
+        """(pool, page) -> (request, group) -> what was given back."""
         self._places: dict[str, list[tuple[int, int]]] = {}
         self._ended: list[str] = []
         """Requests that have ended since a step began last."""
@@ -49,7 +59,8 @@ class GivenBack:
         """Note pages that a request gives back which goes on."""
         for page in event.pages:
             place = event.pool, page
-            self._former.setdefault(place, {})[event.holder, event.group] = self._resets
+            former = _Former(self._resets, self._records[event.pool][page].stop)
+            self._former.setdefault(place, {})[event.holder, event.group] = former
             self._places.setdefault(event.holder, []).append(place)
 
     def end(self, r: str) -> None:
@@ -84,7 +95,7 @@ class GivenBack:
             stored = move.dst_pool not in self._local
             loaded = move.src_pool not in self._local
             if stored and not loaded:
-                image.foreign += self._who(move.src_pool, move.src, source)
+                image.foreign += self._who(move, source)
             if loaded and not stored:
                 causes = {
                     cause_of(source, key, self._groups, self._requests) for key in source.keys
@@ -92,12 +103,30 @@ class GivenBack:
                 image.stale = image.stale or max(causes, default="")
                 image.foreign = ()
 
-    def _who(self, pool: int, page: int, record: PageRecord) -> tuple[ForeignTo, ...]:
+    def _who(self, move: Move, record: PageRecord) -> tuple[ForeignTo, ...]:
+        """Return who had given back a page that is stored. Of a request that has it again, for
+        tokens further on, the copy may have another cause; not under the key of what it held then.
+        """
         return tuple(
-            ForeignTo(r, group, OFFERED_AGAIN if resets < self._resets else GIVEN_BACK)
-            for (r, group), resets in self._former.get((pool, page), {}).items()
-            if record.held_for.get(r) != group
+            ForeignTo(
+                r,
+                group,
+                OFFERED_AGAIN if former.resets < self._resets else GIVEN_BACK,
+                self._key_of(group, move.dst_pool, former.stop)
+                if record.held_for.get(r) == group
+                else 0,
+            )
+            for (r, group), former in self._former.get((move.src_pool, move.src), {}).items()
         )
+
+    def _key_of(self, group: int, pool: int, stop: int) -> int:
+        """Return the length of the key that another tier's block has in which a position lies."""
+        size = next(
+            one.block_size
+            for one in self._groups
+            if (one.source_group, one.pool) == (group, pool)
+        )
+        return -(-max(stop, 1) // size) * size
 
 
 def cause_of(content: Content, key: Key | Publish, groups: list[Group], requests: Requests) -> str:
