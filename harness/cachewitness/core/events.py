@@ -178,6 +178,8 @@ class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
     not say of which. `orphans`: its parent may be a prefix that no event told. `again`: it may tell
     of hits, whose keys were told before. `bare`: of blocks on another medium it may tell a name
     without its tokens. `tiers`: it tells as well what other tiers have that requests may load.
+    `once`: it tells a name with the first page that has it, and that it is gone with the last.
+    `late`: keys that begin in an operation in which a step ends may be told in the next one.
     """
 
     gaps: bool = False
@@ -185,6 +187,8 @@ class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
     again: bool = False
     bare: bool = False
     tiers: bool = False
+    once: bool = False
+    late: bool = False
 
 
 AnswerDtype = Literal["float64", "float32", "bfloat16", "float16"]
@@ -364,12 +368,15 @@ class Read(_Event, tag="read", gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
-    """One page of a copy; pools may differ (a store or a retrieve)."""
+    """One page of a copy; pools may differ (a store or a retrieve). `tokens`: of attention, so
+    many tokens from the page's beginning on, and what lies behind stays; 0: the whole page.
+    """
 
     src: int
     dst: int
     src_pool: int = 0
     dst_pool: int = 0
+    tokens: int = 0
 
 
 class Copy(_Event, tag="copy", gc=False):

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from cachewitness.core.events import Event, UnpublishReason
+from cachewitness.core.events import Event, Move, Rules, UnpublishReason
 from cachewitness.engines.block_table_diff import BlockTableDiff
 from cachewitness.engines.cache_state import Claim, PageState, Tables
 from cachewitness.engines.dirty_blocks import DirtyBlocks
@@ -213,6 +213,11 @@ class ObservedManager:
     has them read (`tell`).
     """
 
+    shown_by: type[BlockPoolState] = BlockPoolState
+    """What shows the blocks of a manager with one pool."""
+    further: Sequence[str] = ()
+    """Methods that a scheduler calls beside those of vLLM's manager."""
+
     def __init__(
         self,
         manager: Any,
@@ -235,7 +240,7 @@ class ObservedManager:
         self._looked_up: dict[str, tuple[int, Any]] = {}
         self.state: BlockPoolState | SeveralPoolsState
         if shared(self._managers, self._pool):
-            self.state = BlockPoolState(manager, group_of, aside)
+            self.state = self.shown_by(manager, group_of, aside)
             null = {POOL: [self._pool.null_block.block_id]}
         else:
             self.state = SeveralPoolsState(self._managers, own, group_of)
@@ -261,6 +266,18 @@ class ObservedManager:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.manager, name)
+
+    def declared(self, rules: Rules) -> Rules:
+        """Return what the manager declares of itself where it differs from vLLM's, whose `rules`
+        are given.
+        """
+        return rules
+
+    @property
+    def observed(self) -> type:
+        """The class of the manager."""
+        kind: type = self.manager.__class__
+        return kind
 
     @property
     def events(self) -> list[Event]:
@@ -435,6 +452,10 @@ class ObservedManager:
         self._copies = []
         self._retained = []
         return copies, retained
+
+    def copies_told(self, output: Any) -> list[Move]:
+        """Return the copies that a scheduler's output asks of the worker beside vLLM's own."""
+        return []
 
     def group_of(self, key: Any) -> int:
         """Return the group of a key."""

@@ -82,6 +82,9 @@ class KeyEventsTrue(Checker):
         self._misled = False
         """Whether a false event was found since all keys were reported: what it does to the view
         is not found again."""
+        self._fresh: set[tuple[int, int]] = set()
+        """(group, prefix) of the keys that began since, where they may be told with the next step
+        that ends."""
 
     def not_applicable(self, header: Header) -> str:
         if why := super().not_applicable(header):
@@ -89,6 +92,7 @@ class KeyEventsTrue(Checker):
         if header.rules.key_events is None:
             return "the engine tells nobody of its keys"
         self._rules = header.rules.key_events
+        self._view.once = self._rules.once
         self._groups = [group.id for group in header.local_groups()]
         self._tiers.full = frozenset(
             group.id for group in header.local_groups() if group.kind == "full"
@@ -119,9 +123,16 @@ class KeyEventsTrue(Checker):
         node = request.node_of(event.length)
         if node != UNKNOWN and event.group in self._groups:
             self._view.touch(event.group, node)
-            self._unreported.add(event.group, request, event.length)
+            if not (self._rules.once and self._stands(event.group, event.length, node)):
+                self._unreported.add(event.group, request, event.length)
+            if self._rules.late:
+                self._fresh.add((event.group, node))
             self._perhaps.discard((event.group, node))
         return None
+
+    def _stands(self, group: int, length: int, node: int) -> bool:
+        """Whether a page with a prefix was reported, or is yet to be."""
+        return self._view.reports(group, node) or self._unreported.has(group, length, node)
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Note which keys end."""
@@ -424,9 +435,10 @@ class KeyEventsTrue(Checker):
         """Return how the routers' view differs from the keys; if it does not, everything was
         told.
         """
-        differences = self._view.differences(ledger)
+        differences = [
+            found for found in self._view.differences(ledger) if found[:2] not in self._fresh
+        ]
         if not differences or self._misled:
-            self._settle(ledger)
             return None
         group, node, reported, there = differences[0]
         prefix = f"{count(ledger.trie.depth[node], 'token')}" if node >= 0 else "a forgotten prefix"
@@ -442,13 +454,15 @@ class KeyEventsTrue(Checker):
         return Finding(anomaly="lost-key-event", sentence=sentence, line=line, seq=event.seq)
 
     def _settle(self, ledger: Ledger) -> None:
-        self._view.settle(ledger)
-        self._unreported.clear()
+        self._view.settle(ledger, self._fresh)
+        self._unreported.clear(self._fresh)
+        self._fresh.clear()
         self._perhaps.clear()
         self._misled = False
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget prefixes whose nodes stand for others now, and requests that are over."""
+        self._fresh = {place for place in self._fresh if place[1] not in gone}
         self._view.forget(gone)
         self._unreported.forget(gone)
         self._reached = {r: to for r, to in self._reached.items() if r in ledger.requests}

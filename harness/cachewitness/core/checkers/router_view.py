@@ -26,6 +26,8 @@ class RouterView:
     """How many pages routers believe to have each prefix of each group."""
 
     def __init__(self) -> None:
+        self.once = False
+        """Whether pages that have one prefix are reported as one."""
         self._reported: Counter[tuple[int, int]] = Counter()
         self._prefix_of: dict[str, int] = {}
         """The prefix that each name was reported for; below ANYWHERE if nothing stands for it.
@@ -111,18 +113,26 @@ class RouterView:
         for group, node in sorted(self._touched - self._unclear):
             reported = self._reported[group, node]
             there = len(ledger.keys.published[group].get(node, ()))
+            there = min(there, 1) if self.once else there
             if reported != there:
                 found.append((group, node, reported, there))
         return found
 
-    def settle(self, ledger: Ledger) -> None:
-        """Take the engine's keys as reported, so that no difference is found twice."""
+    def reports(self, group: int, node: int) -> bool:
+        """Whether routers believe some page to have a prefix."""
+        return self._reported[group, node] > 0
+
+    def settle(self, ledger: Ledger, but: Collection[tuple[int, int]] = ()) -> None:
+        """Take the engine's keys as reported, so that no difference is found twice, but those of
+        some (group, prefix), which are yet to be reported.
+        """
         for group, node, _, there in self.differences(ledger):
-            self._reported[group, node] = there
+            if (group, node) not in but:
+                self._reported[group, node] = there
         for place in self._touched:
             if not self._reported[place]:
                 del self._reported[place]
-        self._touched.clear()
+        self._touched.intersection_update(but)
 
     def forget(self, gone: Collection[int]) -> None:
         """Give prefixes whose nodes stand for others now a number that is nobody's; forget names
@@ -322,9 +332,18 @@ class UnreportedKeys:
         self._forgotten[group] -= 1
         return True
 
-    def clear(self) -> None:
-        """Take all keys as reported."""
+    def clear(self, but: Collection[tuple[int, int]] = ()) -> None:
+        """Take all keys as reported, but those of some (group, prefix)."""
+        kept = [
+            (group, length, node, key)
+            for group, lengths in self._keys.items()
+            for length, prefixes in lengths.items()
+            for node, key in prefixes.items()
+            if (group, node) in but
+        ]
         self._keys.clear()
+        for group, length, node, key in kept:
+            self._keys.setdefault(group, {}).setdefault(length, {})[node] = key
         self._forgotten.clear()
 
     def forget(self, gone: Collection[int]) -> None:

@@ -261,6 +261,8 @@ class Contents:
         for move, image in zip(event.moves, images, strict=True):
             source = self._records[move.src_pool][move.src]
             image.copy_content(source.readable)
+            if move.tokens:
+                self._join(image, self._records[move.dst_pool][move.dst], move.tokens)
             for key in source.keys:
                 if self._is_to_come(key, event.step):
                     image.early = True
@@ -289,6 +291,28 @@ class Contents:
             target = self._records[move.dst_pool][move.dst]
             self._records[move.dst_pool].changes(target)
             target.copy_content(before)
+
+    def _join(self, image: Content, target: Content, tokens: int) -> None:
+        """Leave of what a copy carries the first so many tokens of the page, and put behind them
+        what lies there in the target.
+        """
+        if image.state or image.group == NOTHING:
+            return
+        size = self._groups[image.group].block_size
+        behind = target.spans() if target.group == image.group and not target.state else []
+        kept: list[Span] = []
+        for part, first, last in ((behind, tokens, size), (image.spans(), 0, tokens)):
+            for span in part:
+                base = span.start // size * size
+                start, stop = max(span.start, base + first), min(span.stop, base + last)
+                if span.node != NOTHING and start < stop:
+                    kept.append(Span(start, stop, self._trie.ancestor(span.node, stop)))
+        if not kept:
+            image.poison()
+            return
+        *older, newest = kept
+        image.older = tuple(older)
+        image.start, image.stop, image.node = newest.start, newest.stop, newest.node
 
     def _is_to_come(self, key: Key, step: int) -> bool:
         """Whether a key names what a run of a step is yet to write: a store that begins behind the

@@ -124,6 +124,7 @@ def scheduler_engine(
     *,
     full: bool = False,
     scheduler_cls: type | None = None,
+    observer: type[ObservedManager] = ObservedManager,
     runner: str = RUNNERS[0],
     prepare: Prepare = unprepared,
 ) -> Assembled:
@@ -131,8 +132,9 @@ def scheduler_engine(
     asked for.
 
     It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well.
-    `scheduler_cls` takes the place of vLLM's own class, `runner` is one of `RUNNERS`. `prepare` is
-    called before the scheduler is built. Raises UsageError for what this release cannot do.
+    `scheduler_cls` takes the place of vLLM's own class, `observer` looks at its cache manager,
+    `runner` is one of `RUNNERS`. `prepare` is called before the scheduler is built. Raises
+    UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
     if sized and connector is not None and connector.kind.name == LMCACHE:
@@ -167,7 +169,7 @@ def scheduler_engine(
         check_depth(source, whole, options)
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
-    observed = ObservedManager(
+    observed = observer(
         timed, source.utils.get_group_id, tiered=connector is not None, published=True
     )
     connected = connector is not None
@@ -176,7 +178,9 @@ def scheduler_engine(
     )
     rules = rules_of(header, options, source, core, sizes, interval)
     alignment = getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment
-    rules = replace(rules, stats=True, clients=counts_admissions(core), alignment=alignment)
+    rules = observed.declared(
+        replace(rules, stats=True, clients=counts_admissions(core), alignment=alignment)
+    )
     described = with_pools(
         described_by(header, options, source, rules, answer_windows(config)), observed
     )

@@ -82,6 +82,11 @@ class TimedManager:
             if hasattr(timed, name):
                 setattr(self, name, clock.inside(late(timed, name)))
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class of the manager that is timed."""
+        return type(self.timed)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.timed, name)
 

@@ -31,6 +31,7 @@ from cachewitness.engines.driver import Driver
 from cachewitness.engines.export import Exported, Failed
 from cachewitness.engines.kind import Answer, EngineKind
 from cachewitness.engines.known_findings import KnownFindings
+from cachewitness.engines.observe import ObservedManager
 from cachewitness.engines.own_configurations import OwnConfigurations
 from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.registry import EngineSpec
@@ -80,11 +81,16 @@ VALUES = {
 """What an option of the engine's name may be, its default first."""
 WITH_CONNECTOR = ("load_failure", "sync_failures")
 """Options about the loads of a connector, which need one."""
-PLUGGED = ("scheduler_cls", "connector", "prepare")
+PLUGGED = ("scheduler_cls", "observer", "connector", "prepare")
 """Options that may name a class of another package."""
-NEEDS = {"connector_config": "connector", "spec": "connector", "secondary_tiers": "connector"}
+NEEDS = {
+    "connector_config": "connector",
+    "spec": "connector",
+    "secondary_tiers": "connector",
+    "observer": "scheduler_cls",
+}
 """Options that say more of what another one names."""
-WITHOUT_HISPARSE = ("connector", "scheduler_cls", "prepare", "sized", "tensors")
+WITHOUT_HISPARSE = ("connector", "scheduler_cls", "observer", "prepare", "sized", "tensors")
 """Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
 are not driven."""
 
@@ -211,6 +217,7 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
             sized,
             full=full,
             scheduler_cls=_scheduler_of(options, source),
+            observer=_observer_of(options),
             runner=options["runner"],
             prepare=prepare,
         )
@@ -254,6 +261,21 @@ def _scheduler_of(options: Mapping[str, str], source: Source) -> type | None:
         raise UsageError(
             f"--engine vllm:scheduler_cls={name}: does not derive from vLLM's Scheduler, whose"
             " requests and cache manager are observed"
+        )
+    return kind
+
+
+def _observer_of(options: Mapping[str, str]) -> type[ObservedManager]:
+    """Return the class that looks at the cache manager. Raises UsageError for one that does not
+    derive from the harness's own.
+    """
+    if not (name := options.get("observer", "")):
+        return ObservedManager
+    kind: type = imported("observer", name)
+    if not issubclass(kind, ObservedManager):
+        raise UsageError(
+            f"--engine vllm:observer={name}: does not derive from"
+            f" {ObservedManager.__module__}:{ObservedManager.__name__}"
         )
     return kind
 
@@ -397,6 +419,10 @@ ENGINE = EngineKind(
         ),
         "scheduler_cls": (
             "at scheduler level: `module:Class` in place of vLLM's Scheduler (docs/plug-ins.md)"
+        ),
+        "observer": (
+            "with `scheduler_cls`: `module:Class` of what looks at a cache manager that has keys"
+            " and copies of its own (docs/plug-ins.md)"
         ),
         "prepare": (
             "`module:function`, called before the cache manager is built: what a platform's"

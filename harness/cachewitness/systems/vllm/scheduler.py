@@ -97,6 +97,15 @@ class RealScheduler(Driven):
         self._ran = 0
         """The step that has run last."""
         self._loop = EngineLoop(source, scheduler)
+        self._stats_at = 0
+        """How many events there were when the scheduler made its statistics."""
+        make_stats = late(type(scheduler), "make_stats")
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            self._stats_at = len(manager.events)
+            return make_stats(scheduler, *args, **kwargs)
+
+        scheduler.make_stats = noting
         self._schedule = clock.inside(late(scheduler, "schedule"))
         self._update = clock.inside(late(scheduler, "update_from_output"))
         self._add_request = clock.inside(late(scheduler, "add_request"))
@@ -245,7 +254,7 @@ class RealScheduler(Driven):
         zeros = [*(output.new_block_ids_to_zero or ()), *self.worker.padded]
         scheduled = Scheduled(
             chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
-            copies=[*self.worker.copies],
+            copies=[*self.worker.copies, *self.manager.copies_told(output)],
             zeros=[(self.manager.zeroed_pool, zeros)] if zeros else [],
             drafts={
                 r: [max(token, NO_TOKEN) for token in drafts]
@@ -344,7 +353,7 @@ class RealScheduler(Driven):
         self._ran, sampled, self._answer = scheduled.step, self._answer, {}
         self.worker.sampled(sampled)
         outputs = self._update(self._outputs.popleft(), self._model_output(sampled))
-        self.manager.events += self.statistics_of(outputs)
+        self.manager.events[self._stats_at : self._stats_at] = self.statistics_of(outputs)
         for r in sampled:
             self.report(r)
             if (request := self.requests.get(r)) is None:
@@ -461,11 +470,13 @@ class ReportingManager:
         self.reason: UnpublishReason = "reset"
         self._adapter = adapter
         self._manager = adapter.manager
+        self._observed = adapter.manager.observed
         for name in (
             "get_computed_blocks",
             "get_computed_blocks_for_connector",
             "allocate_slots",
             "take_kv_cache_block_copies",
+            *self._manager.further,
         ):
             setattr(self, name, clock.outside(getattr(self._manager, name)))
         self.cache_blocks = clock.outside(self._cache_blocks)
@@ -474,6 +485,11 @@ class ReportingManager:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class of the manager that is observed: a scheduler may ask for it."""
+        return self._observed
 
     def _cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         """Key blocks, once the tokens that they were filled with are reported."""
