@@ -64,7 +64,9 @@ class SubBlockState(BlockPoolState):
         for info, row in zip(self._manager._group_infos, tables, strict=True):
             for column, block in enumerate(row):
                 place = info.group_id, block.block_id
-                hashes = info.sub_block_index._block_hashes.get(block.block_id, ())
+                hashes = info.sub_block_index._block_hashes.get(block.block_id)
+                if hashes is None:
+                    continue
                 known = self._claims.get(place, [])
                 self._claims[place] = [
                     known[index]
@@ -101,13 +103,17 @@ class SubBlockState(BlockPoolState):
         return super()._may_have_others(pages) | {page for page in pages if page in parts}
 
     def _parts(self) -> dict[int, Keys]:
-        """Return the keys of the parts of each block."""
+        """Return the keys of the parts of each block, and forget what was said of others."""
         parts: dict[int, Keys] = {}
+        said: dict[tuple[int, int], list[tuple[bytes, Claim]]] = {}
         for info in self._manager._group_infos:
             group = info.group_id.to_bytes(4, "big")
             for page, hashes in info.sub_block_index._block_hashes.items():
-                claims = dict(self._claims.get((info.group_id, page), ()))
+                place = info.group_id, page
+                said[place] = self._claims[place]
+                claims = dict(said[place])
                 parts.setdefault(page, {}).update({name + group: claims[name] for name in hashes})
+        self._claims = said
         return parts
 
 

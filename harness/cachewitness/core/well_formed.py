@@ -668,6 +668,8 @@ class WellFormedness:
         for move in moves:
             self._check_page(move.src, move.src_pool, field)
             self._check_page(move.dst, move.dst_pool, field)
+            if move.tokens < 0:
+                raise MalformedHistory(f"{move.tokens} tokens of a page - at `$.{field}`")
 
     def _tier(self, tier: str) -> None:
         if tier not in self._tiers:

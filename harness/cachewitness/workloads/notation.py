@@ -11,7 +11,7 @@ The header comes first::
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, no-caching, progress 4
     rules: max-prompt 12, aborts-for-room, static-batches
     rules: captures, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans, stats
-    rules: key-events-of-hits, stores, stores-answers, stores-keyed, no-keys-of-answers, no-keys-of-duplicates
+    rules: key-events-of-hits, key-events-once-and-late, stores, stores-answers, stores-keyed, no-keys-of-answers, no-keys-of-duplicates
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -126,6 +126,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "key-events-with-gaps": {"key_events": KeyEvents(gaps=True)},
     "key-events-with-orphans": {"key_events": KeyEvents(orphans=True)},
     "key-events-of-hits": {"key_events": KeyEvents(again=True)},
+    "key-events-once-and-late": {"key_events": KeyEvents(once=True, late=True)},
     "stats": {"stats": True},
     "clients": {"clients": True},
     "late-keys": {"late_keys": True},
@@ -733,10 +734,12 @@ class _Reader:
     def _moves(self, words: str) -> list[Move]:
         moves = []
         for word in words.split():
-            match = _matched(r"(?:(\d+)/)?(\d+)>(?:(\d+)/)?(\d+)", word, "copy 7>8 1/2>0/3")
+            form = r"(?:(\d+)/)?(\d+)>(?:(\d+)/)?(\d+)(?::(\d+))?"
+            match = _matched(form, word, "copy 7>8 1/2>0/3 4>5:8")
             source = self._place(int(match[1] or 0), int(match[2]))
             target = self._place(int(match[3] or 0), int(match[4]))
-            moves.append(Move(src=source[1], dst=target[1], src_pool=source[0], dst_pool=target[0]))
+            tokens = int(match[5] or 0)
+            moves.append(Move(source[1], target[1], source[0], target[0], tokens))
         return moves
 
 

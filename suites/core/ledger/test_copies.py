@@ -17,6 +17,28 @@ def test_a_copy_is_one_permutation() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "spans"),
+    [
+        ("r1 0..4 | 2", [(2, 4), (0, 2)]),
+        ("r1 0..1 | 2", [(2, 4), (0, 1)]),
+        ("r1 2..4 | 2", [(2, 4)]),
+    ],
+    ids=["of a whole page", "of less than is copied", "of nothing that is copied"],
+)
+def test_of_a_page_its_first_tokens_may_be_copied_alone(
+    source: str, spans: list[tuple[int, int]]
+) -> None:
+    """What the target holds behind them stays; what it holds at their places does not."""
+    text = "submit r1 a:8\nacquire r1 | 2 5\n"
+    text += f"submit r2 b:4\nwrite 0 r2 0..4 | 5\nwrite 0 {source}\ncopy 1 whole 2>5:2"
+    ledger = ledger_after(FULL + text)
+    held = ledger.records[0][5].spans()
+    assert [(span.start, span.stop) for span in held if span.node != NOTHING] == spans
+    theirs = ledger.requests["r2"].nodes
+    assert held[0].node == theirs[4]
+
+
+@pytest.mark.parametrize(
     ("lines", "arrived"),
     [
         ("copy 1 begin 1>5", False),

@@ -156,14 +156,25 @@ class _Case:
             taken = min(record.stop, self.stop)
             if self.ledger.trie.ancestor(record.node, taken) == nodes[taken]:
                 return "state-position-skew"
+        return "cross-identity-hit" if self._has_same_tokens(record) else "stale-hit"
+
+    def _has_same_tokens(self, record: PageRecord) -> bool:
+        """Whether the page holds what was read but for its identity, be it in several runs: the
+        beginning of a page may have been copied.
+        """
+        missing = self.start
+        for span in sorted(record.spans(), key=lambda span: span.start):
+            upto = min(span.stop, self.stop)
+            if span.start <= missing <= upto and self._same_tokens(span.node, upto):
+                if upto == self.stop:
+                    return True
+                missing = upto
+        return False
+
+    def _same_tokens(self, node: int, length: int) -> bool:
+        """Whether the first tokens of a prefix are those of the request."""
         trie = self.ledger.trie
-        if (
-            record.start <= self.start
-            and record.stop >= self.stop
-            and trie.same_tokens(trie.ancestor(record.node, self.stop), nodes[self.stop])
-        ):
-            return "cross-identity-hit"
-        return "stale-hit"
+        return trie.same_tokens(trie.ancestor(node, length), self.nodes[length])
 
     def sentence(self) -> str:
         r = self.request.r

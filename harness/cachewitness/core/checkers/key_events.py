@@ -247,7 +247,8 @@ class KeyEventsTrue(Checker):
         name = event.hashes[place]
         tokens = event.tokens[: (place + 1) * event.block_size]
         for key in list(ledger.keys.published[group].get(self._view.prefix(name), {}).values())[:1]:
-            known = UnreportedKey(ledger.requests[key.r], key.length, key.node)
+            request = ledger.requests[key.r]
+            known = UnreportedKey(request, key.length, key.node, request.nodes)
             if not known.ends_with(tokens, self._view.prefix(event.parent)):
                 return f"{name!r} was told over other tokens, or behind another prefix"
             return known.wrong_identity(event, place)
@@ -295,15 +296,17 @@ class KeyEventsTrue(Checker):
             self._perhaps.add((group, node))
 
     def on_cleared(self, ledger: Ledger, event: KvCleared) -> Found:
-        """Empty the routers' view: what has a key now is told behind that, be it that a hit was
-        taken for it before.
+        """Empty the routers' view: what has a key now is told behind that, be it that a hit, or a
+        page that was told of before, was taken for it.
         """
         self.opportunities += 1
         self._view.clear()
-        for group in self._groups if self._rules.again else ():
+        rules = self._rules
+        for group in self._groups if rules.again or rules.once else ():
             for keys in ledger.keys.published[group].values():
                 key = next(iter(keys.values()))
-                self._unreported.expect(group, ledger.requests[key.r], key.length, len(keys))
+                pages = 1 if rules.once else len(keys)
+                self._unreported.expect(group, ledger.requests[key.r], key.length, pages)
         return None
 
     def on_unreadable(self, ledger: Ledger, event: KvUnreadable) -> Iterator[Finding]:

@@ -165,11 +165,14 @@ class RouterView:
 
 @dataclass(slots=True)
 class UnreportedKey:
-    """A key that no event has reported: `length` tokens of a request, on `pages` pages."""
+    """A key that no event has reported: `length` tokens of a request, on `pages` pages. `nodes` are
+    the request's prefixes as they were when the key began: with new weights it has others.
+    """
 
     request: RequestRecord
     length: int
     node: int
+    nodes: list[int]
     pages: int = 0
 
     def ends_with(self, tokens: list[int], behind: int) -> bool:
@@ -178,7 +181,7 @@ class UnreportedKey:
         if start < 0 or self.request.tokens[start : self.length] != tokens:
             return False
         return behind == ANYWHERE or (
-            start == 0 if behind == BEGINNING else self.request.nodes[start] == behind
+            start == 0 if behind == BEGINNING else self.nodes[start] == behind
         )
 
     def media(self, size: int) -> list[tuple[str, int]]:
@@ -236,7 +239,7 @@ class UnreportedKeys:
         return (
             self._keys.setdefault(group, {})
             .setdefault(length, {})
-            .setdefault(node, UnreportedKey(request, length, node))
+            .setdefault(node, UnreportedKey(request, length, node, request.nodes))
         )
 
     def has(self, group: int, length: int, node: int) -> bool:
