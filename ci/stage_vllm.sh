@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
-# random workloads on the newer one over real tensors, behind a router, and with each of its connectors; a fork, and a plug-in with block pools of its own; then the tests that need a real vLLM,
+# random workloads on the newer one over real tensors, behind a router, and with each of its connectors; a fork, a plug-in with block pools of its own, and one with hits inside a block on the release that it is for; then the tests that need a real vLLM,
 # faults patched into the newer one among them; the tests of what was found in releases that are older, with each of them alone;
 # and vLLM's own tests of the retention interval on the newer one. Writes fixtures/entered/vllm.json, the map of which configurations
 # enter which function, by which `run --diff` chooses what it runs first: a difference is committed.
@@ -88,6 +88,15 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s with the block pools of tpu-inference\n' "${releases[-1]}"
     PYTHONPATH=$PYTHONPATH:ci/plug_ins "$venv/bin/python" -m cachewitness.cli run --quiet --layout full-mamba --layout full-swa-mamba \
         --engine "vllm:source=$source,prepare=tpu_inference_pools:install" --expected ci/plug_ins/tpu-inference-0.32.0.txt ||
+        status=$((status ? status : $?))
+    rbln=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" vllm-rbln==0.12.0)
+    older=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" vllm==0.30.0)
+    printf '\n== vllm==0.30.0 with the scheduler of vllm-rbln\n'
+    PYTHONPATH=$PYTHONPATH:ci/plug_ins:$rbln "$venv/bin/python" -m cachewitness.cli run --quiet --layout full \
+        --suite scheduler --suite scheduler-random --option max_num_batched_tokens=8 --expected ci/plug_ins/vllm-rbln-0.12.0.txt \
+        --engine "vllm:source=$older,scheduler_cls=vllm_rbln.v1.core.rbln_scheduler:RBLNScheduler,prepare=rbln_sub_blocks:configure,observer=rbln_sub_blocks:SubBlockManager" ||
+        status=$((status ? status : $?))
+    CACHEWITNESS_VLLM_SOURCE=$older CACHEWITNESS_RBLN=$rbln "$venv/bin/python" -m pytest -m vllm suites/systems/vllm/test_rbln_sub_blocks.py ||
         status=$((status ? status : $?))
     for connector in simple simple-lazy offloading offloading-chunks offloading-outputs offloading-sync multi; do
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"

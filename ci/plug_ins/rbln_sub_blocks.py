@@ -85,7 +85,7 @@ class SubBlockState(BlockPoolState):
         keys: Keys = {
             key: claim
             for key, claim in super().keys_of(page, known).items()
-            if not bytes(key).startswith(KEPT)  # type: ignore[arg-type]
+            if not (isinstance(key, bytes) and key.startswith(KEPT))
         }
         lengths = {claim.length for claim in keys.values()}
         parts = self._last.get(page, {})
@@ -105,15 +105,15 @@ class SubBlockState(BlockPoolState):
     def _parts(self) -> dict[int, Keys]:
         """Return the keys of the parts of each block, and forget what was said of others."""
         parts: dict[int, Keys] = {}
-        said: dict[tuple[int, int], list[tuple[bytes, Claim]]] = {}
+        indexed_claims: dict[tuple[int, int], list[tuple[bytes, Claim]]] = {}
         for info in self._manager._group_infos:
             group = info.group_id.to_bytes(4, "big")
             for page, hashes in info.sub_block_index._block_hashes.items():
                 place = info.group_id, page
-                said[place] = self._claims[place]
-                claims = dict(said[place])
+                indexed_claims[place] = self._claims[place]
+                claims = dict(indexed_claims[place])
                 parts.setdefault(page, {}).update({name + group: claims[name] for name in hashes})
-        self._claims = said
+        self._claims = indexed_claims
         return parts
 
 

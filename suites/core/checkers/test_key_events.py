@@ -456,15 +456,15 @@ def test_what_lies_behind_a_false_event_has_a_parent_that_was_told() -> None:
 
 LATE = HEADER.replace("key-events", "key-events-once-and-late")
 SAME = one_request("b", "x:8 y:1", "4 5 6", 8)
-TOLD = "stored 0 h1 h2 | x:8 by 4"
+STORED = "stored 0 h1 h2 | x:8 by 4"
 
 
 def test_what_is_told_a_step_late_is_told_where_that_is_declared() -> None:
     """And not where it is not, nor two steps late."""
     later = "submit c z:3\nacquire c | 8\n"
     first = "step 1: a 0..8 | 1 2 3\n"
-    assert found(LATE + A + first + f"{later}step 2: c 0..3 | 8\n{TOLD} @2\n") == []
-    assert found(HEADER + A + first + f"{later}step 2: c 0..3 | 8\n{TOLD} @2\n") != []
+    assert found(LATE + A + first + f"{later}step 2: c 0..3 | 8\n{STORED} @2\n") == []
+    assert found(HEADER + A + first + f"{later}step 2: c 0..3 | 8\n{STORED} @2\n") != []
     assert found(LATE + A + first + f"{later}step 2: c 0..2 | 8\nstep 3: c 2..3 | 8\n") == [
         "lost-key-event"
     ]
@@ -472,7 +472,7 @@ def test_what_is_told_a_step_late_is_told_where_that_is_declared() -> None:
 
 def test_a_name_is_told_once_of_several_pages_where_that_is_declared() -> None:
     """With the first of its pages, and that it is gone with the last."""
-    both = f"{A}step 1: a 0..8 | 1 2 3\n{TOLD} @1\n{SAME}step 2: b 0..8 | 4 5 6\n"
+    both = f"{A}step 1: a 0..8 | 1 2 3\n{STORED} @1\n{SAME}step 2: b 0..8 | 4 5 6\n"
     third = "submit c z:3\nacquire c | 8\nstep 3: c 0..3 | 8\n"
     assert found(LATE + both + third) == []
     assert found(HEADER + both + third) == ["lost-key-event"]

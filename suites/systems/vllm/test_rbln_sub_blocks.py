@@ -50,17 +50,17 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "who is copied from is not held": Fault(
-        "reference-count",
+        "double-free",
         "        self.block_pool.touch([gm.src_block for gm in group_matches])",
         "        pass",
     ),
     "who was copied from is held for good": Fault(
-        "reference-count",
+        "leak",
         "                [self.block_pool.blocks[op.src_block_id] for op in ops]",
         "                []",
     ),
     "parts of a block that is given anew stay": Fault(
-        "stale-hit", "            self._on_block_evicted(block_id)\n", ""
+        "partial-commit", "            self._on_block_evicted(block_id)\n", ""
     ),
     "a part too few is copied": Fault(
         "stale-hit",
@@ -73,7 +73,7 @@ FAULTS = {
         "            dst_block = block_list[0]",
     ),
     "a part is named without what lies in front of it": Fault(
-        "stale-hit",
+        "false-key-event",
         "                parent_hash,\n                token_ids[i : i + sbs],",
         "                None,\n                token_ids[i : i + sbs],",
     ),
@@ -91,13 +91,13 @@ FAULTS = {
         "            num_sub_blocks = remainder // self.sub_block_size + 1",
     ),
     "the group that has most decides": Fault(
-        "stale-hit",
+        "partial-commit",
         "if min_matched is None or num_matched < min_matched:",
         "if min_matched is None or num_matched > min_matched:",
         run=WINDOWS,
     ),
     "a reset leaves parts": Fault(
-        "reset-left-keys",
+        "stale-hit",
         "                gi.sub_block_index = SubBlockIndex()",
         "                pass",
     ),
@@ -108,7 +108,7 @@ FAULTS = {
         "lost-key-event", "            self._emit_block_removed(fully_removed, gi)\n", ""
     ),
     "what a running request fills is not indexed": Fault(
-        "lost-hit", "            self._index_partial_block(request, False)\n", ""
+        "lost-replay-boundary", "            self._index_partial_block(request, False)\n", ""
     ),
     "the worker is not told of copies": Fault(
         "stale-hit",
@@ -117,7 +117,7 @@ FAULTS = {
         SCHEDULER,
     ),
     "blocks of who made room are not told": Fault(
-        "engine-crashed",
+        "aliased-write",
         "                    self._add_pending_runner_block_delta(req.request_id, evicted_delta)\n",
         "",
         SCHEDULER,
@@ -129,6 +129,18 @@ FAULTS = {
         SCHEDULER,
     ),
 }
+
+LAWFUL = {
+    "another block is copied from that has the same": Fault(
+        "", "best_block_id = next(iter(blocks))", "best_block_id = max(blocks)"
+    ),
+    "all of the block is copied": Fault(
+        "",
+        "                    num_tokens=match.num_tokens,",
+        "                    num_tokens=self._group_infos[i].block_size,",
+    ),
+}
+"""Changes that serve every request what it asks for."""
 
 
 def run(folder: Path, *more: str, rbln: str = RBLN) -> tuple[int, set[str]]:
@@ -164,13 +176,24 @@ def test_as_released_nothing_is_found_but_what_is_listed(
     assert run(tmp_path, *asked) == (0, set())
 
 
+def changed(folder: Path, fault: Fault) -> str:
+    """Return a folder with a vllm-rbln that has a change."""
+    shutil.copytree(Path(RBLN) / "vllm_rbln", folder / "vllm_rbln")
+    file = folder / "vllm_rbln" / "v1" / "core" / fault.file
+    text = file.read_text(encoding="utf-8")
+    assert text.count(fault.old) == 1
+    file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    return str(folder)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str, tmp_path: Path) -> None:
-    anomaly, old, new, name, asked = FAULTS[fault]
-    shutil.copytree(Path(RBLN) / "vllm_rbln", tmp_path / "vllm_rbln")
-    file = tmp_path / "vllm_rbln" / "v1" / "core" / name
-    text = file.read_text(encoding="utf-8")
-    assert text.count(old) == 1
-    file.write_text(text.replace(old, new), encoding="utf-8")
-    found = run(tmp_path, *asked, "--fail-fast", rbln=str(tmp_path))
-    assert found == (1, {anomaly})
+    one = FAULTS[fault]
+    found = run(tmp_path, *one.run, "--fail-fast", rbln=changed(tmp_path, one))
+    assert found == (1, {one.anomaly})
+
+
+@pytest.mark.parametrize("change", LAWFUL)
+def test_what_is_lawful_passes(change: str, tmp_path: Path) -> None:
+    one = LAWFUL[change]
+    assert run(tmp_path, *one.run, rbln=changed(tmp_path, one)) == (0, set())

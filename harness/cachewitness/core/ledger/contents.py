@@ -304,7 +304,8 @@ class Contents:
         for part, first, last in ((behind, tokens, size), (image.spans(), 0, tokens)):
             for span in part:
                 base = span.start // size * size
-                start, stop = max(span.start, base + first), min(span.stop, base + last)
+                start = max(span.start, base + first)
+                stop = min(span.stop, base + last)
                 if span.node != NOTHING and start < stop:
                     kept.append(Span(start, stop, self._trie.ancestor(span.node, stop)))
         if not kept:
@@ -312,7 +313,9 @@ class Contents:
             return
         *older, newest = kept
         image.older = tuple(older)
-        image.start, image.stop, image.node = newest.start, newest.stop, newest.node
+        image.start = newest.start
+        image.stop = newest.stop
+        image.node = newest.node
 
     def _is_to_come(self, key: Key, step: int) -> bool:
         """Whether a key names what a run of a step is yet to write: a store that begins behind the
