@@ -20,7 +20,7 @@ vllm_without_libraries "$work" vllm==0.30.0
 "$work/venv/bin/python" -m pip download -qq --disable-pip-version-check --no-deps --dest "$work/wheel" vllm-rbln==0.12.0
 "$work/venv/bin/python" -m zipfile -e "$work"/wheel/*.whl "$work/rbln"
 cd "$work"
-export HOME=$work VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 VLLM_PLUGINS= PYTHONPATH=$work/src:$work/rbln
+export HOME=$work VLLM_LOGGING_LEVEL=CRITICAL VLLM_NO_USAGE_STATS=1 VLLM_PLUGINS= PYTHONPATH=$work/src:$work/rbln
 "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
 import sys
 from types import SimpleNamespace

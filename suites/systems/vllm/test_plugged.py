@@ -279,6 +279,11 @@ class TestOnVllm:
         [
             ("connector=plugged_connectors:Stranger", "derives from no connector whose memory"),
             ("scheduler_cls=plugged_connectors:Stranger", "does not derive from vLLM's Scheduler"),
+            (
+                "scheduler_cls=plugged_schedulers:Counting,observer=plugged_connectors:Stranger",
+                "does not derive from cachewitness.engines.observe:ObservedManager",
+            ),
+            ("observer=plugged_connectors:Stranger", "observer is for a scheduler_cls"),
             ("plugins=broken", "plug-in 'broken' (plugged_broken:register) cannot be imported"),
             (
                 "connector_config={}",
