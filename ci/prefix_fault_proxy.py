@@ -35,6 +35,22 @@ def foreign(prompt: list[int], other: list[int]) -> list[int]:
     return prompt[:begin] + other[begin:SHARED] + prompt[SHARED:]
 
 
+def whole(prompt: list[int], other: list[int]) -> list[int]:
+    """Put another prompt's tokens into the whole prefix."""
+    return prompt[:FIRST] + other[FIRST:SHARED] + prompt[SHARED:]
+
+
+def block(prompt: list[int], other: list[int]) -> list[int]:
+    """Let the last block of the prefix be another prompt's."""
+    begin = SHARED - BLOCK
+    return prompt[:begin] + other[begin:SHARED] + prompt[SHARED:]
+
+
+def token(prompt: list[int], other: list[int]) -> list[int]:
+    """Lose the last token of the prefix."""
+    return [*prompt[: SHARED - 1], UNUSED, *prompt[SHARED:]]
+
+
 def stale(prompt: list[int], other: list[int]) -> list[int]:
     """Let the last two blocks of the prefix be those in front of them."""
     begin = SHARED - 2 * BLOCK
@@ -47,7 +63,14 @@ def skipped(prompt: list[int], other: list[int]) -> list[int]:
     return prompt[:begin] + [UNUSED] * (2 * BLOCK) + prompt[begin + 2 * BLOCK :]
 
 
-FAULTS: dict[str, Fault] = {"foreign": foreign, "stale": stale, "skipped": skipped}
+FAULTS: dict[str, Fault] = {
+    "foreign": foreign,
+    "whole": whole,
+    "block": block,
+    "token": token,
+    "stale": stale,
+    "skipped": skipped,
+}
 
 
 class Proxy(ThreadingHTTPServer):

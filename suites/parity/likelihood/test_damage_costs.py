@@ -1,0 +1,113 @@
+"""What damage costs is measured once and judged as a run of so many questions is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.score
+pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
+
+from benchmarks.damage_costs import PLAN, Bench, Row, fails_from, in_turn, part_of, section
+from benchmarks.damage_costs_asking import Kept
+from cachewitness.parity.likelihood.asking import prove
+from cachewitness.parity.likelihood.measuring import HIT, Asker, Measured
+from cachewitness.parity.likelihood.questions import questions
+from cachewitness.parity.likelihood.verdict import Rules, judge
+from cachewitness.parity.scores import tasks
+from suites.support.likelihood_double import Double
+
+
+class Quiet:
+    """Hears and says nothing."""
+
+    def begins(self, arm: str, requests: int) -> None:
+        pass
+
+    def asked(self) -> None:
+        pass
+
+
+def measured(double: Double, limit: int) -> Measured:
+    server = double.served()
+    asked = questions(tasks.problems(limit), server.tokens)
+    manner = prove(server, None, asked[0].tokens)
+    return Asker(server, None, None, manner, PLAN, Quiet()).run(asked, [HIT])
+
+
+@pytest.mark.parametrize("fault", ["", "stale window"])
+def test_the_first_questions_are_judged_as_a_run_that_asks_no_more(fault: str) -> None:
+    whole = measured(Double(fault), 32)
+    (expected,) = judge(measured(Double(fault), 16), Rules())
+    (found,) = judge(part_of(whole, in_turn(whole.questions)[:16]), Rules())
+    assert (found.verdict, found.counted, found.prefixes) == (expected.verdict, 32, 8)
+    assert found.size is not None and expected.size is not None
+    assert found.size.change == pytest.approx(expected.size.change)
+    assert found.p_adjusted == pytest.approx(expected.p_adjusted)
+
+
+def test_a_damage_fails_from_a_number_on_and_a_sound_cache_from_none() -> None:
+    damaged = measured(Double("foreign prefix"), 16)
+    fewest = fails_from(damaged, HIT)
+    order = in_turn(damaged.questions)
+    verdicts = [judge(part_of(damaged, order[:n]), Rules())[0].verdict for n in range(1, 17)]
+    assert 1 < fewest <= 16
+    assert verdicts[fewest - 2] != "fail" and set(verdicts[fewest - 1 :]) == {"fail"}
+    assert fails_from(measured(Double(), 16), HIT) == 0
+
+
+def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, 16)
+
+    def row(double: Double | None) -> Row:
+        def opened() -> Any:
+            assert double is not None
+            return double.served()
+
+        cold = Kept(tmp_path / "cold.json", opened, cold=True)
+        return bench.row("here", "none", HIT, opened, cold)
+
+    first = row(Double("foreign prefix"))
+    assert row(None) == first
+    assert first.judged.verdict == "fail"
+
+
+def test_an_answer_is_kept_by_its_place_where_a_cache_may_change_it(tmp_path: Path) -> None:
+    double = Double()
+    prompt = [*range(40)]
+    kept = Kept(tmp_path / "hit.json", double.served)
+    restored = [kept.ask(prompt, 1, "a prompt", cache_salt=salt).restored for salt in "ab"]
+    assert restored == [0, 39]
+    assert not (tmp_path / "hit.json").exists()  # half of a cache's answers are none
+    cold = Kept(tmp_path / "cold.json", double.served, cold=True)
+    asked = len(double.bodies)
+    for salt in "ab":
+        cold.ask(prompt, 1, "a prompt", cache_salt=salt, cache_prompt=False)
+    assert len(double.bodies) == asked + 1
+    assert (tmp_path / "cold.json").exists()
+
+
+def test_the_table_says_what_is_not_seen(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, 16)
+    rows = []
+    for damage, fault in (("none", ""), ("rounded", ""), ("another prefix", "foreign prefix")):
+        cold = Kept(tmp_path / "cold.json", Double().served, cold=True)
+        rows.append(bench.row("here", damage, HIT, Double(fault).served, cold))
+    text = section(rows, 16)
+    assert "Not seen by so many questions: rounded (here)." in text
+    assert text.count("| here |") == 3
+
+
+def test_values_are_rounded_as_blocks_of_llama_cpp_are() -> None:
+    """The steps are those of gguf's `quantize`, worked out by hand."""
+    torch = pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
+    pytest.importorskip("transformers", reason="transformers is missing")
+    from benchmarks.damage_costs_faults import q4_0, q8_0
+
+    block = torch.zeros(1, 1, 1, 32)
+    block[..., 0], block[..., 1], block[..., 2] = -8.0, 3.4, 7.9
+    assert q4_0(block)[0, 0, 0, :4].tolist() == [-8.0, 3.0, 7.0, 0.0]  # 8 has no place
+    block[..., 0] = 127.0
+    assert q8_0(block)[0, 0, 0, :4].tolist() == [127.0, 3.0, 8.0, 0.0]
