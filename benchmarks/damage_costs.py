@@ -34,8 +34,9 @@ from cachewitness.parity.scores import tasks
 
 TITLE = "## What damage costs"
 LIMIT = 16
-PLAN = Plan(positions=2, noise=1)
 LLAMA_CPP, TRANSFORMERS = "llama.cpp", "transformers"
+PLANS = {LLAMA_CPP: Plan(positions=5, noise=4), TRANSFORMERS: Plan(positions=2, noise=1)}
+"""What is compared: every token of an answer but the first, where there is no noise."""
 SERVER, PROXY = "pretrained_server.py", "prefix_fault_proxy.py"
 COMPARED = {
     "none, two servers": (),
@@ -87,6 +88,7 @@ class Bench:
 
     kept: Path
     limit: int
+    plan: Plan
 
     def cold(self, engine: str, opened: Callable[[], Subject]) -> Kept:
         """Return who is asked cold."""
@@ -106,19 +108,18 @@ class Bench:
         asked = self.asked(cold)
         name = re.sub(r"\W+", "-", f"{arm} {damage}")
         subject = Kept(self.kept / engine / f"{name}.json", opened)
-        found = _measured(asked, subject, cold, arm)
+        found = self._measured(asked, subject, cold, arm)
         subject.save()
         return Row(engine, damage, arm, _judged(found, arm), fails_from(found, arm))
 
-
-def _measured(asked: Sequence[Question], subject: Kept, cold: Kept, arm: str) -> Measured:
-    if arm == AGAINST:
-        manner = Manner("another server", salted=False)
-        return Asker(cold, cold, subject, manner, PLAN, Printing()).run(asked, [arm])
-    # A proxy puts the tokens of a prompt that it has seen into those of another prefix.
-    subject.ask(asked[-1].tokens, 1, "another prefix", cache_prompt=False)
-    manner = prove(subject, cold, asked[0].tokens)
-    return Asker(subject, cold, None, manner, PLAN, Printing()).run(asked, [arm])
+    def _measured(self, asked: Sequence[Question], subject: Kept, cold: Kept, arm: str) -> Measured:
+        if arm == AGAINST:
+            manner = Manner("another server", salted=False)
+            return Asker(cold, cold, subject, manner, self.plan, Printing()).run(asked, [arm])
+        # A proxy puts the tokens of a prompt that it has seen into those of another prefix.
+        subject.ask(asked[-1].tokens, 1, "another prefix", cache_prompt=False)
+        manner = prove(subject, cold, asked[0].tokens)
+        return Asker(subject, cold, None, manner, self.plan, Printing()).run(asked, [arm])
 
 
 def fails_from(found: Measured, arm: str) -> int:
@@ -217,16 +218,15 @@ def section(rows: Sequence[Row], limit: int) -> str:
         "|---|---|--:|--:|--:|--:|--:|---|",
     ]
     table = "\n".join([*head, *map(_line, rows)])
-    intro = _HEAD.format(limit=limit, positions=PLAN.positions, noise=PLAN.noise)
+    intro = _HEAD.format(limit=limit, plans=" and ".join(map(_plan, PLANS)))
     return pages.flowed("\n\n".join([TITLE, intro, table, _READ, _unseen(rows)]))
 
 
 _HEAD = """What damage of a cache costs a token on real weights, by engine: Gemma 3 270M (Q4_K_M,
 15 layers with windows of 512 tokens, 3 with full attention), {limit} of the problems behind 8
-prefixes of 643 to 670 tokens, the second token of each answer compared (`--positions {positions}
---noise {noise}`). `python -m benchmarks.damage_costs MODEL.gguf --kept FOLDER --write
-docs/results/score.md` writes this section: one run of each, judged by the code that judges every
-run. On **llama.cpp**'s server, with one thread and one slot, other types of keys and values are
+prefixes of 643 to 670 tokens ({plans}). `python -m benchmarks.damage_costs MODEL.gguf --kept FOLDER
+--write docs/results/score.md` writes this section: one run of each, judged by the code that judges
+every run. On **llama.cpp**'s server, with one thread and one slot, other types of keys and values are
 another server, compared with f16 (`--against`); the other faults are other tokens in the prefix of
 a request that may hit, which a proxy sends. **transformers** computes the same weights in float32,
 and what a hit restores is itself damaged, in all layers or in those with windows. Change, noise and
@@ -238,6 +238,11 @@ it fails, unless it is larger than the margin where there is no noise: in transf
 agree but for rounding, so that a change beyond 0.01 nats fails from the first question on, and a
 smaller one is unknown. transformers tells the logarithm of the token that it chose alone, which
 moves less than the twenty best that llama.cpp tells: compare the rows of one engine."""
+
+
+def _plan(engine: str) -> str:
+    plan = PLANS[engine]
+    return f"{engine}: `--positions {plan.positions} --noise {plan.noise}`"
 
 
 def _line(row: Row) -> str:
@@ -277,9 +282,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=LIMIT)
     parser.add_argument("--write", type=Path, metavar="PAGE")
     given = parser.parse_args()
-    bench = Bench(given.kept, given.limit)
     rows = []
     for engine in given.engine or ENGINES:
+        bench = Bench(given.kept, given.limit, PLANS[engine])
         for row in ENGINES[engine](bench, given.model):
             print(f"  {_line(row)}", flush=True)
             rows.append(row)

@@ -28,6 +28,9 @@ Damage = Callable[[Any, Any], None]
 BLOCK, TWO = 16, 32
 MIDDLE = 256
 """So many tokens in front of its end lies the middle of a window."""
+HOLDS = "holds_tokens"
+"""The attribute of a cache that says which tokens it holds, by which it is found again: in the
+passes that computed them, since these round otherwise if they are cut otherwise."""
 QUANTISED = 32
 """Values that share a scale in llama.cpp's q8_0 and q4_0."""
 
@@ -140,7 +143,7 @@ DAMAGES: Mapping[str, Damage] = {
 class Library:
     """The engine over a checkpoint, opened anew for each damage, with a model that is loaded once.
 
-    What is computed from nothing is the same each time, and is computed once. `prompts` are those
+    What goes on from no hit is the same each time, and is computed once. `prompts` are those
     of which one has another prefix than a request.
     """
 
@@ -151,7 +154,7 @@ class Library:
         assert level is not None
         assert level.texts is not None
         self._texts = level.texts
-        self._computed: dict[tuple[int, ...], tuple[Any, Tensor]] = {}
+        self._computed: dict[tuple[tuple[int, ...], ...], tuple[Any, Tensor]] = {}
         self._model: Model | None = None
 
     def opened(self, damage: str) -> Subject:
@@ -177,6 +180,7 @@ class Library:
         def find(original: Any, identity: str, tokens: Sequence[int]) -> tuple[int, Any]:
             held, cache = original(identity, tokens)
             if cache is not None:
+                vars(cache).pop(HOLDS, None)
                 with torch.inference_mode():
                     for layer, other in zip(cache.layers, self._other(tokens[:held]), strict=True):
                         damage(layer, other)
@@ -185,16 +189,19 @@ class Library:
         wrap(server.store, "find", find)
 
     def _once(self, original: Any, cache: Any, tokens: Sequence[int], at: int) -> Tensor:
-        """Compute tokens behind a cache; those from nothing if nobody asked for them before."""
-        if at:
+        """Compute tokens behind a cache, if the same were not computed before. A cache that was
+        damaged, or went on from such a one, says no more what it holds.
+        """
+        if at and not hasattr(cache, HOLDS):
             computed: Tensor = original(cache, tokens, at)
             return computed
-        key = tuple(tokens)
+        key = (*getattr(cache, HOLDS, ()), tuple(tokens))
         if key not in self._computed:
             logprobs = original(cache, tokens, at)
             self._computed[key] = copy.deepcopy(cache.layers), logprobs
         layers, logprobs = self._computed[key]
         cache.layers = copy.deepcopy(layers)
+        setattr(cache, HOLDS, key)
         return logprobs
 
     def _other(self, tokens: Sequence[int]) -> list[Any]:

@@ -10,7 +10,16 @@ import pytest
 pytestmark = pytest.mark.score
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
-from benchmarks.damage_costs import PLAN, Bench, Row, fails_from, in_turn, part_of, section
+from benchmarks.damage_costs import (
+    PLANS,
+    TRANSFORMERS,
+    Bench,
+    Row,
+    fails_from,
+    in_turn,
+    part_of,
+    section,
+)
 from benchmarks.damage_costs_asking import Kept
 from cachewitness.parity.likelihood.asking import prove
 from cachewitness.parity.likelihood.measuring import HIT, Asker, Measured
@@ -34,7 +43,7 @@ def measured(double: Double, limit: int) -> Measured:
     server = double.served()
     asked = questions(tasks.problems(limit), server.tokens)
     manner = prove(server, None, asked[0].tokens)
-    return Asker(server, None, None, manner, PLAN, Quiet()).run(asked, [HIT])
+    return Asker(server, None, None, manner, PLANS[TRANSFORMERS], Quiet()).run(asked, [HIT])
 
 
 @pytest.mark.parametrize("fault", ["", "stale window"])
@@ -59,7 +68,7 @@ def test_a_damage_fails_from_a_number_on_and_a_sound_cache_from_none() -> None:
 
 
 def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, 16)
+    bench = Bench(tmp_path, 16, PLANS[TRANSFORMERS])
 
     def row(double: Double | None) -> Row:
         def opened() -> Any:
@@ -90,7 +99,7 @@ def test_an_answer_is_kept_by_its_place_where_a_cache_may_change_it(tmp_path: Pa
 
 
 def test_the_table_says_what_is_not_seen(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, 16)
+    bench = Bench(tmp_path, 16, PLANS[TRANSFORMERS])
     rows = []
     for damage, fault in (("none", ""), ("rounded", ""), ("another prefix", "foreign prefix")):
         cold = Kept(tmp_path / "cold.json", Double().served, cold=True)

@@ -17,9 +17,18 @@ from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import BackendError
 from cachewitness.parity.likelihood import document, page
 from cachewitness.parity.likelihood.asking import NothingRestored, prove
-from cachewitness.parity.likelihood.measuring import AGAINST, ARMS, NOISE, Asker, Measured, Plan
+from cachewitness.parity.likelihood.measuring import (
+    AGAINST,
+    ARMS,
+    HIT,
+    NOISE,
+    Asker,
+    Measured,
+    Plan,
+)
 from cachewitness.parity.likelihood.questions import questions
-from cachewitness.parity.likelihood.verdict import Judged, Rules, control, judge, overall
+from cachewitness.parity.likelihood.statistics import Pair
+from cachewitness.parity.likelihood.verdict import Judged, Rules, control, decide, judge, overall
 from cachewitness.parity.scores import tasks
 from suites.support.likelihood_double import FAULTS, Double
 
@@ -295,3 +304,32 @@ def test_a_server_that_ends_in_between_leaves_what_it_failed(fault: str, verdict
     assert overall([*arms.values()]) == verdict
     if verdict == "unknown":
         assert "there were no further answers (question 3: gone)" in arms["hit"].reasons[0]
+
+
+def decided(changes: list[float]) -> Judged:
+    """Judge two questions behind each of eight prefixes, whose cold runs are equal."""
+    pairs = [Pair(f"p{i}", change, 0.0, change**2) for i, change in enumerate(changes)] * 2
+    bare = Judged(
+        arm=HIT,
+        verdict="unknown",
+        reasons=[],
+        questions=len(pairs),
+        prefixes=len(changes),
+        positions=len(pairs),
+        counted=len(pairs),
+        dropped={},
+    )
+    return decide([(bare, pairs)], Rules())[0]
+
+
+def test_what_lies_below_rounding_fails_no_cache() -> None:
+    """Cold runs are equal, and hits differ by a few units of float32's last place: behind every
+    prefix, or behind one alone.
+    """
+    assert decided([5e-7] * 8).verdict == "pass"
+    assert decided([*[0.0] * 7, 4e-6]).verdict == "unknown"
+
+
+def test_where_cold_runs_are_equal_a_change_beyond_the_margin_fails() -> None:
+    assert decided([5e-3] * 8).verdict == "unknown"
+    assert decided([2e-2] * 8).verdict == "fail"
