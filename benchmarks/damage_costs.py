@@ -26,6 +26,7 @@ from pathlib import Path
 from benchmarks import sections
 from benchmarks.damage_costs_asking import Kept, served, started
 from cachewitness._util import pages
+from cachewitness.engines.answers import BackendError
 from cachewitness.parity.likelihood.asking import Manner, Subject, prove
 from cachewitness.parity.likelihood.measuring import AGAINST, HIT, Asker, Measured, Plan
 from cachewitness.parity.likelihood.questions import Question, questions
@@ -103,12 +104,15 @@ class Bench:
     def row(
         self, engine: str, damage: str, arm: str, opened: Callable[[], Subject], cold: Kept
     ) -> Row:
-        """Measure and judge one damage."""
+        """Measure and judge one damage. Raises BackendError if not all was answered."""
         print(f"{engine}: {damage}", flush=True)
         asked = self.asked(cold)
         name = re.sub(r"\W+", "-", f"{arm} {damage}")
-        subject = Kept(self.kept / engine / f"{name}.json", opened)
+        asking = f"{self.limit}-{self.plan.positions}-{self.plan.noise}"
+        subject = Kept(self.kept / engine / asking / f"{name}.json", opened)
         found = self._measured(asked, subject, cold, arm)
+        if found.broken_off:
+            raise BackendError(f"{engine}: {damage}: {found.broken_off}")
         subject.save()
         return Row(engine, damage, arm, _judged(found, arm), fails_from(found, arm))
 
@@ -222,11 +226,11 @@ def section(rows: Sequence[Row], limit: int) -> str:
     return pages.flowed("\n\n".join([TITLE, intro, table, _READ, _unseen(rows)]))
 
 
-_HEAD = """What damage of a cache costs a token on real weights, by engine: Gemma 3 270M (Q4_K_M,
-15 layers with windows of 512 tokens, 3 with full attention), {limit} of the problems behind 8
-prefixes of 643 to 670 tokens ({plans}). `python -m benchmarks.damage_costs MODEL.gguf --kept FOLDER
---write docs/results/score.md` writes this section: one run of each, judged by the code that judges
-every run. On **llama.cpp**'s server, with one thread and one slot, other types of keys and values are
+_HEAD = """What damage of a cache costs a token on real weights, by engine: Gemma 3 270M (Q4_K_M, 15
+layers with windows of 512 tokens, 3 with full attention), {limit} of the problems behind 8 prefixes
+of 643 to 670 tokens ({plans}). `python -m benchmarks.damage_costs MODEL.gguf --kept FOLDER --write
+docs/results/score.md` writes this section: one run of each, judged by the code that judges every
+run. On **llama.cpp**'s server, with one thread and one slot, other types of keys and values are
 another server, compared with f16 (`--against`); the other faults are other tokens in the prefix of
 a request that may hit, which a proxy sends. **transformers** computes the same weights in float32,
 and what a hit restores is itself damaged, in all layers or in those with windows. Change, noise and
@@ -256,7 +260,7 @@ def _line(row: Row) -> str:
         row.engine,
         f"{size.change:.2g}",
         f"{size.noise:.2g}",
-        f"{cost.mean:+.4f} ({cost.lower:+.4f} to {cost.upper:+.4f})".replace("-", "−"),
+        f"{cost.mean:+.5f} ({cost.lower:+.5f} to {cost.upper:+.5f})".replace("-", "−"),
         f"{times[0]:.3f} ({times[1]:.3f} to {times[2]:.3f})",
         f"{row.fails_from:,}" if row.fails_from else "–",
         row.judged.verdict,
@@ -270,7 +274,7 @@ def _unseen(rows: Sequence[Row]) -> str:
         for row in rows
         if row.judged.verdict != "fail" and not row.damage.startswith("none")
     ]
-    return f"Not seen by so many questions: {'; '.join(unseen) or 'none of these'}."
+    return f"No failure with so many questions: {'; '.join(unseen) or 'none of these'}."
 
 
 def main() -> None:

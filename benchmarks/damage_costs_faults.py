@@ -207,7 +207,8 @@ class Library:
     def _other(self, tokens: Sequence[int]) -> list[Any]:
         """Return the layers of a cache of as many tokens of another prompt."""
         assert self._model is not None
-        other = next(one for one in self.prompts if [*one[:MIDDLE]] != [*tokens[:MIDDLE]])
+        others = [one for one in self.prompts if [*one[:MIDDLE]] != [*tokens[:MIDDLE]]]
+        other = next(one for one in others if len(one) >= len(tokens))
         cache = self._model.empty()
         self._model.resumed(cache, other[: len(tokens)], 0)
         return list(cache.layers)

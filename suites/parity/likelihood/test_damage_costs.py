@@ -21,7 +21,8 @@ from benchmarks.damage_costs import (
     section,
 )
 from benchmarks.damage_costs_asking import Kept
-from cachewitness.parity.likelihood.asking import prove
+from cachewitness.engines.answers import BackendError
+from cachewitness.parity.likelihood.asking import Served, prove
 from cachewitness.parity.likelihood.measuring import HIT, Asker, Measured
 from cachewitness.parity.likelihood.questions import questions
 from cachewitness.parity.likelihood.verdict import Rules, judge
@@ -83,6 +84,24 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
     assert first.judged.verdict == "fail"
 
 
+def test_a_row_that_was_not_answered_to_its_end_is_none(tmp_path: Path) -> None:
+    double = Double()
+    asked = 0
+
+    def post(path: str, body: Any, what: str) -> Any:
+        nonlocal asked
+        asked += path != "/tokenize"
+        if asked > 50:
+            raise BackendError("gone")
+        return double.post(path, dict(body))
+
+    bench = Bench(tmp_path, 16, PLANS[TRANSFORMERS])
+    cold = Kept(tmp_path / "cold.json", Double().served, cold=True)
+    with pytest.raises(BackendError, match="here: none: gone"):
+        bench.row("here", "none", HIT, lambda: Served("http://double", "double", post), cold)
+    assert not (tmp_path / "here").exists()
+
+
 def test_an_answer_is_kept_by_its_place_where_a_cache_may_change_it(tmp_path: Path) -> None:
     double = Double()
     prompt = [*range(40)]
@@ -98,14 +117,14 @@ def test_an_answer_is_kept_by_its_place_where_a_cache_may_change_it(tmp_path: Pa
     assert (tmp_path / "cold.json").exists()
 
 
-def test_the_table_says_what_is_not_seen(tmp_path: Path) -> None:
+def test_the_table_says_what_does_not_fail(tmp_path: Path) -> None:
     bench = Bench(tmp_path, 16, PLANS[TRANSFORMERS])
     rows = []
     for damage, fault in (("none", ""), ("rounded", ""), ("another prefix", "foreign prefix")):
         cold = Kept(tmp_path / "cold.json", Double().served, cold=True)
         rows.append(bench.row("here", damage, HIT, Double(fault).served, cold))
     text = section(rows, 16)
-    assert "Not seen by so many questions: rounded (here)." in text
+    assert "No failure with so many questions: rounded (here)." in text
     assert text.count("| here |") == 3
 
 
