@@ -270,11 +270,16 @@ def _line(row: Row) -> str:
 
 def _unseen(rows: Sequence[Row]) -> str:
     unseen = [
-        f"{row.damage} ({row.engine})"
+        f"{row.damage} ({row.engine}: {row.judged.verdict}, a cost of {_upper(row):+.4f} at most)"
         for row in rows
         if row.judged.verdict != "fail" and not row.damage.startswith("none")
     ]
     return f"No failure with so many questions: {'; '.join(unseen) or 'none of these'}."
+
+
+def _upper(row: Row) -> float:
+    assert row.judged.cost is not None
+    return row.judged.cost.upper
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def test_the_table_says_what_does_not_fail(tmp_path: Path) -> None:
         cold = Kept(tmp_path / "cold.json", Double().served, cold=True)
         rows.append(bench.row("here", damage, HIT, Double(fault).served, cold))
     text = section(rows, 16)
-    assert "No failure with so many questions: rounded (here)." in text
+    assert "No failure with so many questions: rounded (here: pass, a cost of +0.00" in text
     assert text.count("| here |") == 3
 
 
