@@ -237,11 +237,11 @@ and what a hit restores is itself damaged, in all layers or in those with window
 cost are in nats a token, *perplexity* is what the cost multiplies it by (e to the cost), and *fails
 from* is the fewest of these questions, one behind each prefix first, from which on the verdict is a
 failure."""
-_READ = """A change that is larger than the noise has to be so behind six or seven prefixes before
-it fails, unless it is larger than the margin where there is no noise: in transformers cold runs
-agree but for rounding, so that a change beyond 0.01 nats fails from the first question on, and a
-smaller one is unknown. transformers tells the logarithm of the token that it chose alone, which
-moves less than the twenty best that llama.cpp tells: compare the rows of one engine."""
+_READ = """A change that is larger than the noise has to be so behind several prefixes, six as a
+rule, before it fails, unless it is larger than the margin where there is no noise: in transformers
+cold runs agree but for rounding, so that a change beyond 0.01 nats fails from the first question
+on, and a smaller one is unknown. transformers tells the logarithm of the token that it chose alone,
+which moves less than the twenty best that llama.cpp tells: compare the rows of one engine."""
 
 
 def _plan(engine: str) -> str:
