@@ -25,8 +25,7 @@ sys.path[:0] = [
 
 from benchmarks.mutation.cases import Case, judge
 from benchmarks.mutation.plant import entered
-from benchmarks.mutation.source import Place
-from benchmarks.mutation.vllm import version
+from benchmarks.mutation.source import Place, release_of
 from benchmarks.mutation.vllm_cases import cases
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.change.entered_map import Configured, Entered, EnteredMap
@@ -101,7 +100,7 @@ def measured(source: Path, seed: int) -> EnteredMap:
         filter(lambda key: _is_run(by_key[key]), by_key), key=lambda key: _order(by_key[key])
     )
     return EnteredMap(
-        f"vLLM {version(source)}",
+        f"vLLM {release_of('vllm', source)}",
         [by_key[key] for key in keys],
         list(_grouped([found[key] for key in keys])),
     )

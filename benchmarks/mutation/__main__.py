@@ -1,14 +1,15 @@
 """Draw random mutants of an engine's own source, and run them here and under the engine's own
 tests.
 
-    python -m benchmarks.mutation vllm --source DIR --tests DIR --kept DIR [--mutants N] [--seed S]
-        [--write docs/results/mutation.md]
+    python -m benchmarks.mutation vllm|lmdeploy --source DIR --tests DIR --kept DIR [--mutants N]
+        [--seed S] [--write docs/results/mutation.md]
 
-`--source` holds `vllm` (a wheel unpacked without its libraries), `--tests` is the folder `tests` of
-the same version's source distribution. The mutants' operators are those of the extra
-`dev-mutation`. `--kept` stores what was drawn and measured, and goes on from there; with `--write`
-the page is written from it. Each side runs in a process of its own, and each mutant in a fork of it.
-"""  # noqa: E501
+`--source` holds the engine's package (a wheel unpacked, vLLM's without its libraries). `--tests` is
+the folder `tests` of vLLM's source distribution, or of lmdeploy's repository. The mutants'
+operators are those of the extra `dev-mutation`. `--kept` stores what was drawn and measured, and
+goes on from there; with `--write` the page is written from it. Each side runs in a process of its
+own, and each mutant in a fork of it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,15 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.mutation import vllm
+from benchmarks.mutation import lmdeploy, vllm
 from benchmarks.mutation.drawing import draw
+from benchmarks.mutation.engine import MutatedEngine
 from benchmarks.mutation.kept import once
 from benchmarks.mutation.mutants import Mutant
 from benchmarks.mutation.page import page
+from benchmarks.mutation.source import release_of
 
+ENGINES: dict[str, MutatedEngine] = {engine.NAME: engine for engine in (vllm, lmdeploy)}
 TOOLS = ("mutmut", "cosmic-ray")
 SIDES = ("ours", "theirs")
 
@@ -39,23 +43,24 @@ def main() -> int:
             [sys.executable, "-m", "benchmarks.mutation", *sys.argv[1:]],
             os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
         )
+    engine = ENGINES[given.engine]
     given.kept.mkdir(parents=True, exist_ok=True)
     mutants = once(
         given.kept / "mutants.jsonl",
         Mutant,
-        lambda: draw(vllm.files(given.source), given.mutants, given.seed),
+        lambda: draw(engine.files(given.source), given.mutants, given.seed),
     )[: given.mutants]
     if given.side:
-        _measure(given, mutants)
+        _measure(engine, given, mutants)
         return 0
     for side in () if given.measured else SIDES:
         subprocess.run(
             [sys.executable, "-m", "benchmarks.mutation", *sys.argv[1:], "--side", side],
             check=True,
         )
-    release = vllm.version(given.source)
+    release = release_of(engine.NAME, given.source)
     tools = {name: metadata.version(name) for name in TOOLS}
-    text = page(given.kept, mutants, release, given.seed, vllm.ELSEWHERE, tools)
+    text = page(engine, given.kept, mutants, release, given.seed, tools)
     if given.write:
         given.write.write_text(text, encoding="utf-8")
     else:
@@ -69,7 +74,7 @@ def _arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("engine", choices=["vllm"])
+    parser.add_argument("engine", choices=[*ENGINES])
     for name in ("--source", "--tests", "--kept"):
         parser.add_argument(
             name, type=lambda text: Path(text).resolve(), required=True, metavar="DIR"
@@ -84,13 +89,13 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(given: argparse.Namespace, mutants: list[Mutant]) -> None:
+def _measure(engine: MutatedEngine, given: argparse.Namespace, mutants: list[Mutant]) -> None:
     if given.side == "ours":
-        vllm.run_ours(given.source, mutants, given.kept, given.seed)
+        engine.run_ours(given.source, mutants, given.kept, given.seed)
         return
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
-        vllm.run_theirs(given.source, given.tests, mutants, given.kept, work)
+        engine.run_theirs(given.source, given.tests, mutants, given.kept, work)
 
 
 if __name__ == "__main__":

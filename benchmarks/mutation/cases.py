@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 
@@ -18,6 +20,7 @@ from cachewitness.core.driving import Stopped, drive
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import parse
+from cachewitness.report.expected import Entry
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import lockstep
 
@@ -27,11 +30,15 @@ SHUFFLED = 200_000
 
 @dataclass(frozen=True)
 class Case:
-    """A trace and the engine that it is run on, in lock-step with the reference if `paired`."""
+    """A trace and the engine that it is run on, in lock-step with the reference if `paired`.
+
+    What the release is known for, by `known`, counts as no finding: a run reports it as expected.
+    """
 
     engine: str
     trace: Trace
     paired: bool = False
+    known: tuple[Entry, ...] = ()
 
     @property
     def name(self) -> str:
@@ -40,6 +47,10 @@ class Case:
         options = ",".join(f"{key}={value}" for key, value in header.options.items())
         on = f"{header.layout.name}[{options}]"
         return " ".join([header.level, *self.engine.split(",")[1:], on, header.name])
+
+    def is_new(self, finding: Finding) -> bool:
+        """Whether the release is not known for a finding."""
+        return not any(entry.excuses(finding) for entry in self.known)
 
 
 class Judged(msgspec.Struct):
@@ -67,6 +78,11 @@ class Clean(msgspec.Struct):
     places: frozenset[Place]
 
 
+def in_turn(kinds: Iterable[Iterable[Case]]) -> list[Case]:
+    """Return all cases, those of each kind in turn, so that the first of them are of every kind."""
+    return [case for turn in zip_longest(*kinds) for case in turn if case is not None]
+
+
 def judge(case: Case) -> Judged:
     """Run a case until the first finding of a rule."""
     began = time.process_time()
@@ -74,7 +90,7 @@ def judge(case: Case) -> Judged:
     try:
         _run(case, judged)
     except Stopped as stopped:
-        _read(stopped.result, judged)
+        _read(case, stopped.result, judged)
         judged.stopped = judged.stopped or f"cannot be followed: {stopped}"[:200]
     except UsageError as error:
         judged.stopped = f"refused: {error}"[:200]
@@ -87,17 +103,18 @@ def judge(case: Case) -> Judged:
 def _run(case: Case, judged: Judged) -> None:
     engine = parse(case.engine).open(case.trace.header)
     run = lockstep if case.paired else drive
-    _read(run(case.trace, engine, until=_by_a_rule), judged)
+
+    def ends(finding: Finding) -> bool:
+        return finding.checker != DIFFERENTIAL and case.is_new(finding)
+
+    _read(case, run(case.trace, engine, until=ends), judged)
 
 
-def _by_a_rule(finding: Finding) -> bool:
-    return finding.checker != DIFFERENTIAL
-
-
-def _read(result: Result, judged: Judged) -> None:
+def _read(case: Case, result: Result, judged: Judged) -> None:
     named = [
         (finding.checker, f"{finding.anomaly} ({finding.checker})")
         for finding in sorted(result.findings, key=lambda finding: finding.seq)
+        if case.is_new(finding)
     ]
     judged.differential = next((text for checker, text in named if checker == DIFFERENTIAL), "")
     judged.finding = next((text for checker, text in named if checker != DIFFERENTIAL), "")

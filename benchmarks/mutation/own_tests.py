@@ -42,6 +42,21 @@ class CleanTest(msgspec.Struct):
     places: frozenset[Place] = frozenset()
 
 
+def run_all(
+    named: Sequence[str],
+    elsewhere: Sequence[str],
+    mutants: Sequence[Mutant],
+    folder: Path,
+    kept: Path,
+) -> None:
+    """Run the mutants of what stands below a folder under all tests that are named, but for those
+    with the words `elsewhere` in their paths.
+    """
+    flags = ["-q", "-p", "no:cacheprovider", "-W", "ignore", "--rootdir=."]
+    flags += ["--continue-on-collection-errors", *(f"--ignore-glob=*{name}*" for name in elsewhere)]
+    pytest.main([*flags, *named], plugins=[OwnTests(mutants, folder, kept)])
+
+
 class OwnTests:
     """A plugin of pytest: in place of the tests it runs mutants under them."""
 

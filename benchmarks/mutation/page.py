@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.mutation.engine import MutatedEngine
 from benchmarks.mutation.kept import Side, rows
 from benchmarks.mutation.mutants import Mutant
 from benchmarks.mutation.ours import BUDGET as OUR_BUDGET
@@ -25,7 +26,6 @@ AIM, AIM_OF_RULES = 0.8, 0.7
 CLASSES = ("no effect", "not entered", "not drawn", "no rule")
 """Why a mutant survives. It changes nothing that anybody could see; nothing enters it; what is
 drawn does not have the state in which it matters; or it does, and no rule says so."""
-SURVIVORS = Path(__file__).with_name("survivors.jsonl")
 
 
 class Survivor(msgspec.Struct, frozen=True):
@@ -37,6 +37,11 @@ class Survivor(msgspec.Struct, frozen=True):
     change: str
     kind: str
     why: str
+
+
+def survivors_of(engine: MutatedEngine) -> list[Survivor]:
+    """Return the mutants of an engine that were read."""
+    return rows(Path(__file__).with_name(f"survivors-{engine.NAME}.jsonl"), Survivor)
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,11 @@ class Both:
 
 
 def page(
+    engine: MutatedEngine,
     kept: Path,
     mutants: Sequence[Mutant],
     release: str,
     seed: int,
-    elsewhere: Sequence[str],
     tools: Mapping[str, str],
 ) -> str:
     """Return the page for what was measured on both sides."""
@@ -81,9 +86,11 @@ def page(
     ]
     usable = [one for one in both if "not replaced" not in (one.ours.outcome, one.theirs.outcome)]
     tests = rows(kept / "theirs-clean.jsonl", CleanTest)
-    survivors = rows(SURVIVORS, Survivor)
+    survivors = survivors_of(engine)
     return pages.render(
-        "mutation",
+        engine.PAGE,
+        package=engine.NAME,
+        name=engine.TITLE,
         release=release,
         seed=seed,
         day=date.today().strftime("%-d %B %Y"),
@@ -110,7 +117,7 @@ def page(
         kinds=CLASSES,
         survivors=survivors,
         listed=[_survivor(one) for one in survivors],
-        elsewhere=elsewhere,
+        elsewhere=engine.ELSEWHERE,
         variants=VARIANTS,
     )
 
@@ -218,7 +225,7 @@ def _short(outcome: str) -> str:
             "a model's files",
         ),
         (r"[Cc][Uu][Dd][Aa]|NVIDIA|GPU|[Tt]riton", "a GPU, or a compiled kernel"),
-        (r"_C\b|_OpNamespace|torch\.ops|has no attribute '_", "a compiled extension"),
+        (r"_C\b|_OpNamespace|torch\.ops", "a compiled extension"),
         (r"does not pass always|took too long", outcome),
     )
     return next((name for pattern, name in kinds if re.search(pattern, outcome)), "other errors")

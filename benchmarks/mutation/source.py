@@ -49,6 +49,12 @@ class SourceFile:
         }
 
 
+def release_of(package: str, folder: Path) -> str:
+    """Return the number of the release that a folder holds of a package."""
+    (named,) = folder.glob(f"{package}-*.dist-info")
+    return named.name.removesuffix(".dist-info").removeprefix(f"{package}-")
+
+
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):

@@ -11,16 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from benchmarks.mutation import ours
 from benchmarks.mutation.mutants import Mutant
-from benchmarks.mutation.own_tests import OwnTests
-from benchmarks.mutation.source import SourceFile
+from benchmarks.mutation.own_tests import run_all
+from benchmarks.mutation.source import SourceFile, release_of
 from benchmarks.mutation.vllm_cases import cases
 from benchmarks.vllm_tests import prepare
 from cachewitness.systems.vllm.source import load
 
+NAME, TITLE, PAGE = "vllm", "vLLM", "mutation"
 _CONNECTORS = "distributed/kv_transfer/kv_connector/v1"
 FILES = (
     *(
@@ -59,12 +58,6 @@ def files(source: Path) -> list[SourceFile]:
     return [SourceFile(folder, name) for name in FILES if (folder / name).is_file()]
 
 
-def version(source: Path) -> str:
-    """Return a release's number."""
-    (named,) = source.glob("vllm-*.dist-info")
-    return named.name.removesuffix(".dist-info").removeprefix("vllm-")
-
-
 def run_ours(source: Path, mutants: Sequence[Mutant], kept: Path, seed: int) -> None:
     """Run the mutants on this harness's cases."""
     load(str(source))
@@ -75,7 +68,7 @@ def run_theirs(
     source: Path, tests: Path, mutants: Sequence[Mutant], kept: Path, work: Path
 ) -> None:
     """Run the mutants under vLLM's own tests, in an empty folder."""
-    _lay_out(work, tests, version(source))
+    _lay_out(work, tests, release_of(NAME, source))
     os.chdir(work)
     os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{work}:{source}"}
     sys.path[:0] = [str(work), str(source)]
@@ -83,12 +76,7 @@ def run_theirs(
     if platform.device_type != "cpu":
         raise SystemExit(f"vLLM takes this machine for {platform.device_type!r}, not for a CPU")
     load(str(source))
-    flags = ["-q", "-p", "no:cacheprovider", "-W", "ignore", "--rootdir=."]
-    flags += ["--continue-on-collection-errors", *(f"--ignore-glob=*{name}*" for name in ELSEWHERE)]
-    pytest.main(
-        [*flags, *(f"tests/{name}" for name in TESTS)],
-        plugins=[OwnTests(mutants, source / "vllm", kept)],
-    )
+    run_all([f"tests/{name}" for name in TESTS], ELSEWHERE, mutants, source / "vllm", kept)
 
 
 def _lay_out(work: Path, tests: Path, release: str) -> None:

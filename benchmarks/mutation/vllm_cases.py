@@ -5,9 +5,8 @@ connector.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
 
-from benchmarks.mutation.cases import Case
+from benchmarks.mutation.cases import Case, in_turn
 from benchmarks.vllm_hunt import early
 from cachewitness.core.trace_format import Level
 from cachewitness.systems.vllm.configurations import (
@@ -39,21 +38,22 @@ TURNS = 3
 
 
 def cases(source: str, seed: int) -> list[Case]:
-    """Return all cases, those of each kind in turn, so that the first of them are of every kind."""
+    """Return all cases, those of each kind in turn."""
     engine = f"vllm:source={source}"
     reporting = f"{engine},key_events=full"
-    kinds = [
-        _random(engine, "scheduler", seed),
-        _random(engine, "manager", seed),
-        _connected(engine, seed),
-        _stories(engine, "scheduler"),
-        _stories(engine, "manager"),
-        _tiered(engine),
-        _sized(engine, seed),
-        _sparse(engine, seed),
-        _random(reporting, "scheduler", seed, only=_is_full),
-    ]
-    return [case for turn in zip_longest(*kinds) for case in turn if case is not None]
+    return in_turn(
+        [
+            _random(engine, "scheduler", seed),
+            _random(engine, "manager", seed),
+            _connected(engine, seed),
+            _stories(engine, "scheduler"),
+            _stories(engine, "manager"),
+            _tiered(engine),
+            _sized(engine, seed),
+            _sparse(engine, seed),
+            _random(reporting, "scheduler", seed, only=_is_full),
+        ]
+    )
 
 
 def configurations(level: Level) -> list[Configuration]:

@@ -4,6 +4,7 @@ told apart by what came of them.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import signal
@@ -16,15 +17,18 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from benchmarks.mutation import ours
-from benchmarks.mutation.cases import Clean, Judged
+from benchmarks.mutation import lmdeploy, ours, vllm
+from benchmarks.mutation.cases import Case, Clean, Judged, judge
+from benchmarks.mutation.engine import MutatedEngine
 from benchmarks.mutation.forked import Forked, forked
 from benchmarks.mutation.kept import Side, append, rows
 from benchmarks.mutation.mutants import Mutant, code_of
 from benchmarks.mutation.own_tests import CleanTest
-from benchmarks.mutation.page import CLASSES, SURVIVORS, Survivor, page
+from benchmarks.mutation.page import CLASSES, page, survivors_of
 from benchmarks.mutation.plant import Planted, entered
-from benchmarks.mutation.source import Place, SourceFile, statement_at
+from benchmarks.mutation.source import Place, SourceFile, release_of, statement_at
+from cachewitness.core.trace_format import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
+from cachewitness.report.expected import Entry
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = '''\
@@ -71,6 +75,7 @@ class Pool(Base):
 def later(count):
     yield from (number + 1 for number in range(count))
 '''
+ENGINES: list[MutatedEngine] = [vllm, lmdeploy]
 NEEDED = ("libcst", "mutmut", "cosmic_ray", "parso")
 
 
@@ -320,7 +325,41 @@ def test_what_decides_nothing_is_not_mutated() -> None:
     assert {name: len(some) for name, some in changes(silent).items()} == {"AddNot": 1}
 
 
-def test_the_page_has_both_sides(tmp_path: Path) -> None:
+def test_what_a_release_is_known_for_counts_as_no_finding() -> None:
+    """Neither on the engine as it is nor on a mutant; another finding of the same trace does."""
+    header = TraceHeader("t", Layout("t", [GroupSpec("full", 16)]), 16, level="scheduler")
+    asked = Trace(header, [Submit("r1", "a:40"), Step(), Submit("r2", "a:40"), Step()])
+    case = Case("reference:mutant=lookup-one-unit-short", asked)
+    found = judge(case).finding
+    anomaly = found.partition(" ")[0]
+    assert anomaly
+    assert not judge(dataclasses.replace(case, known=(entry_of(anomaly),))).finding
+    assert judge(dataclasses.replace(case, known=(entry_of("leak"),))).finding == found
+
+
+def entry_of(anomaly: str) -> Entry:
+    return Entry(pattern="*", anomaly=anomaly, reason="known")
+
+
+def test_the_cases_of_lmdeploy_are_of_every_kind_and_told_apart() -> None:
+    """What is known of a case is stored under its name."""
+    found = lmdeploy.cases("somewhere", 1)
+    assert len({case.name for case in found}) == len(found)
+    assert {case.trace.header.layout.name for case in found[:8]} == {
+        *("lmdeploy-full", "lmdeploy-state", "lmdeploy-answer-state", "lmdeploy-window"),
+    }
+    known = {entry.anomaly for case in found for entry in case.known}
+    assert "aliased-write" in known and "use-after-free" not in known
+
+
+def test_a_release_is_read_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "lmdeploy-0.18.0.dist-info").mkdir()
+    (tmp_path / "numpy-2.4.6.dist-info").mkdir()
+    assert release_of("lmdeploy", tmp_path) == "0.18.0"
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.NAME)
+def test_the_page_has_both_sides(engine: MutatedEngine, tmp_path: Path) -> None:
     (tmp_path / "toy_pool.py").write_text(TOY, encoding="utf-8")
     mutants = [mutant_of(tmp_path, "later", "+ 1", f"+ {number}", number) for number in range(4)]
     for number, (outcome, theirs) in enumerate(
@@ -333,7 +372,9 @@ def test_the_page_has_both_sides(tmp_path: Path) -> None:
         )
         append(tmp_path / "theirs.jsonl", Side(number, theirs, "t", True, False, 1, 1, 1.0))
     tools = {"mutmut": "3", "cosmic-ray": "8"}
-    text = page(tmp_path, mutants, "0.33.0", 5, ["nixl"], tools)
+    text = page(engine, tmp_path, mutants, "0.33.0", 5, tools)
+    assert f"| | here | {engine.TITLE}'s own tests |" in text
+    assert f"python -m benchmarks.mutation {engine.NAME} --source" in text
     assert "| killed | 2 | 2 |" in text
     assert "| of the 3 that change a decision | 67 % | 67 % |" in text
     assert "| killed by this side alone | 1 | 1 |" in text
@@ -341,6 +382,7 @@ def test_the_page_has_both_sides(tmp_path: Path) -> None:
     assert "it is not met" in " ".join(text.split())
 
 
-def test_every_survivor_has_a_reason_of_a_known_class() -> None:
-    for one in rows(SURVIVORS, Survivor):
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.NAME)
+def test_every_survivor_has_a_reason_of_a_known_class(engine: MutatedEngine) -> None:
+    for one in survivors_of(engine):
         assert one.kind in CLASSES and one.why

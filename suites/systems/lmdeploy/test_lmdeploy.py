@@ -11,7 +11,7 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Accept, Hit, Preempted, StepBegin
+from cachewitness.core.events import Accept, Acquire, Hit, Preempted, StepBegin
 from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import (
     Abort,
@@ -126,6 +126,16 @@ def test_a_fault_is_found_as_named_and_the_same_trace_passes_without_it(fault: M
             }
             return
     pytest.fail(f"{fault.name} survived")
+
+
+@installed
+def test_a_history_names_no_address() -> None:
+    """Two runs of a trace in which forwards hold checkpoints have the same history."""
+    configuration = next(one for one in configurations() if one.layout.name == "lmdeploy-state")
+    trace = random_traces(configuration)[0]
+    first, second = ran(trace).history.events, ran(trace).history.events
+    assert first == second
+    assert any(isinstance(event, Acquire) and event.holder == "pin:0" for event in first)
 
 
 @installed

@@ -10,7 +10,9 @@ inside a block a copy of that block's beginning (the frozen block).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from cachewitness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
 from cachewitness.systems.lmdeploy.build import Built
@@ -27,6 +29,8 @@ class Shown:
         self._asked = built.asked
         self.sequences: dict[str, Any] = {}
         """lmdeploy's records of those who have come and not ended."""
+        self._holders = WeakKeyDictionary[Any, str]()
+        self._numbers = count()
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -82,10 +86,18 @@ class Shown:
         who holds them.
         """
         return {
-            f"pin:{id(node)}": self.places(node)
+            self._holder(node): self.places(node)
             for node in self.checkpoints()
             if _is_held(node.state_checkpoint)
         }
+
+    def _holder(self, node: Any) -> str:
+        """Return the name under which a forward holds the checkpoint of a node: a number, since the
+        addresses of nodes are others in every run.
+        """
+        if node not in self._holders:
+            self._holders[node] = f"pin:{next(self._numbers)}"
+        return self._holders[node]
 
     def _page(self, block: int) -> int:
         return int(self._scheduler.block_manager.allocator.get_physical_blocks(int(block)))
