@@ -20,6 +20,7 @@ from cachewitness.core.checkers.finding import (
     EARLY_COPY,
     FAILED_LOAD,
     HELD_BY_WAITING,
+    INSIDE_BLOCK,
     KEPT_HASH,
     OPEN_CHUNK,
     ROUNDED_UP,
@@ -166,6 +167,7 @@ _SHOWN = {
         "the page has the key of a block that the last token of a session's answer had completed,"
         " and the session went on without that token"
     ),
+    INSIDE_BLOCK: "the request that computed it had been resumed inside a block of attention",
     NOT_RUN: "its request did not run in the step that was to write it",
     RUN_PAST: (
         "the page holds the state that a chunk began with inside the key's block; the chunk ran"

@@ -214,4 +214,18 @@ FAULTS = (
         checker="ownership",
         group="H",
     ),
+    fault(
+        Edit(
+            CHECKPOINTS,
+            "StateCheckpointLifecycle",
+            "_find_checkpoint_node",
+            "node = seq.prefix_cache.trie_cursor",
+            "node = None",
+        ),
+        name="lmdeploy-states-never-kept",
+        what="No checkpoint is saved, as the place for it is never found.",
+        anomaly="lost-replay-boundary",
+        checker="replay-boundary-retained",
+        group="N",
+    ),
 )

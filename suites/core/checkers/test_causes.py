@@ -7,7 +7,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cachewitness.core.checkers.finding import EARLY_COPY, HELD_BY_WAITING, KEPT_HASH, OPEN_CHUNK
+from cachewitness.core.checkers.finding import (
+    EARLY_COPY,
+    HELD_BY_WAITING,
+    INSIDE_BLOCK,
+    KEPT_HASH,
+    OPEN_CHUNK,
+)
 from cachewitness.core.driving import check
 from cachewitness.core.ledger.records import RUN_PAST
 from cachewitness.report.counterexample import headline
@@ -77,6 +83,25 @@ def test_a_smaller_trace_stands_for_the_same_cause_alone() -> None:
         and not early.alike(other)
         and not other.alike(early)
     )
+
+
+RESUMED = (
+    START
+    + "step 1: a 0..5 | 1 2\n"
+    + SECOND.replace("publish 0/3 b:4\n", "")
+    + "step 2: b 2..5 | 3 4; copy 1>3\nrelease copy:1\n"
+)
+"""Of the request that was resumed inside a block nothing is kept."""
+NOT_KEPT = ("lost-replay-boundary", "key-owed")
+
+
+def test_what_is_not_kept_behind_a_resume_inside_a_block_is_told_from_what_is_not_kept() -> None:
+    """Also where the block has a key after all, and where nobody was resumed inside one."""
+    ends = "finish b\nrelease b\n"
+    assert causes(RESUMED + ends, *NOT_KEPT) == [(name, INSIDE_BLOCK) for name in NOT_KEPT]
+    assert causes(IN_TIME + ends, *NOT_KEPT) == []
+    cold = START.replace("publish 0/1 a:4\n", "") + "step 1: a 0..5 | 1 2\nfinish a\nrelease a\n"
+    assert causes(cold, *NOT_KEPT) == [(name, "") for name in NOT_KEPT]
 
 
 STORED = """pool 0: 12 pages, null 0

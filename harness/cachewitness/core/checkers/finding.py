@@ -31,10 +31,13 @@ no room, and a queue in order stands still behind it."""
 KEPT_HASH = "kept-hash"
 """The cause of what is written over, or read, under the key of a block that the last token of a
 session's answer had completed: the session went on without that token."""
+INSIDE_BLOCK = "inside-block"
+"""The cause of a prefix that is not kept: the request that computed it had been resumed inside a
+block of attention."""
 CAUSES = (
     *(EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS, OPEN_CHUNK),
     *(ROUNDED_UP, GIVEN_BACK, OFFERED_AGAIN, FAILED_LOAD, HELD_BY_WAITING, NOT_RUN, RUN_PAST),
-    KEPT_HASH,
+    *(KEPT_HASH, INSIDE_BLOCK),
 )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from cachewitness.core.attention_span import first_needed
-from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.finding import INSIDE_BLOCK, Finding
 from cachewitness.core.checkers.lookup import thinned_out
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, named
@@ -50,7 +50,7 @@ SETTLED_STEPS = 2
 @dataclass(slots=True, eq=False)
 class Block:
     """A block of `length` tokens that `r` let go of: the end of the prefix `node` of a group, which
-    was written to a page in a step.
+    was written to a page in a step. `cause` is why it may have no key.
     """
 
     group: int
@@ -59,6 +59,7 @@ class Block:
     page: int
     r: str
     step: int
+    cause: str
 
 
 class KeysOwed(Checker):
@@ -140,7 +141,8 @@ class KeysOwed(Checker):
             if record.node in ledger.keys.published[group.id] or place in self._had:
                 self.opportunities += 1
                 continue
-            block = Block(group.id, record.node, record.stop, page, request.r, record.step)
+            cause = resumed_inside(ledger, request)
+            block = Block(group.id, record.node, record.stop, page, request.r, record.step, cause)
             # Whether a request finished or was aborted may be reported behind its releases, and
             # only what a finished one computed is owed.
             if event.holder in self._finished:
@@ -235,6 +237,16 @@ def _kept_state(ledger: Ledger, group: Group, record: PageRecord, request: Reque
     return sound and 0 < stop <= settled and request.node_of(stop) == record.node
 
 
+def resumed_inside(ledger: Ledger, request: RequestRecord) -> str:
+    """Return the cause of what is not kept of a request that was resumed inside a block of
+    attention; nothing if it was not.
+    """
+    inside = any(
+        group.kind != "recurrent" and request.resume % group.block_size for group in ledger.local
+    )
+    return INSIDE_BLOCK if inside else ""
+
+
 def settled_tokens(ledger: Ledger, request: RequestRecord) -> int:
     """Return how many tokens a request computed that were known when a step behind theirs was
     scheduled: of its answer, but for the last steps.
@@ -291,4 +303,6 @@ def _owed(ledger: Ledger, block: Block, seq: int) -> Finding | None:
         f" {block.page}, and end as intended. However no page has a key for them: a contradiction."
     )
     line = f"{named(block.r)} ended; page {block.page} with its first {first} has no key"
-    return Finding(anomaly="key-owed", r=block.r, sentence=sentence, line=line, seq=seq)
+    return Finding(
+        anomaly="key-owed", r=block.r, sentence=sentence, line=line, seq=seq, cause=block.cause
+    )

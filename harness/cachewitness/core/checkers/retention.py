@@ -12,6 +12,7 @@ from math import lcm
 
 from cachewitness.core.attention_span import needed_lengths
 from cachewitness.core.checkers.finding import OFF_GRID, Finding
+from cachewitness.core.checkers.key_floor import resumed_inside
 from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, describe_retention, key_of
@@ -152,6 +153,7 @@ class ReplayBoundaryRetained(Checker):
         r = request.r
         for group, node in needed:
             self._owed[group, node] = r, _lost
+        cause = resumed_inside(ledger, request)
         since, needed = (
             _admitted(request),
             [(group, node) for group, node in needed if ledger.trie.depth[node] > resume],
@@ -164,7 +166,9 @@ class ReplayBoundaryRetained(Checker):
                     group, node = held[0]
                     first = count(ledger.trie.depth[node], "token")
                     why = f"no key for its first {first} was kept"
-                    return _lost(r, boundary, group, why + _taken(ledger, group, node), event.seq)
+                    lost = _lost(r, boundary, group, why + _taken(ledger, group, node), event.seq)
+                    lost.cause = cause
+                    return lost
             return None
 
         self.deferred.append(judge)

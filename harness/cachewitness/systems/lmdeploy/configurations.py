@@ -24,6 +24,15 @@ def configurations() -> list[Configuration]:
             max_prefill_token_num=48,
         ),
         _of(
+            "lmdeploy-state-scarce",
+            "the same for two requests at a time and one state that is kept",
+            GroupSpec("full", 16),
+            GroupSpec("recurrent", 16),
+            max_prefill_token_num=48,
+            max_batches=2,
+            state_budget=1,
+        ),
+        _of(
             "lmdeploy-answer-state",
             "as well one of every 32 tokens of an answer",
             GroupSpec("full", 16),

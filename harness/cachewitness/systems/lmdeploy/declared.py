@@ -16,7 +16,7 @@ def describe(trace: TraceHeader, asked: Asked, version: str, *, caching: bool) -
     """Return the header of a history: a pool of blocks and one of states, whose page 0 nobody
     owns.
     """
-    eviction = Eviction("random")
+    eviction = Eviction("random", together=asked.recurrent)
     kind: GroupKind = "sliding" if asked.window else "full"
     pools = [Pool(id=ATTENTION, pages=asked.pages, null=[0], eviction=eviction)]
     groups = [Group(id=ATTENTION, kind=kind, block_size=asked.block_size, window=asked.window)]
