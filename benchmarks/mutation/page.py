@@ -23,9 +23,10 @@ KILLED = ("rule", "lock-step", "died", "hung", "test")
 NOT_RUN = ("not entered", "not replaced")
 AIM, AIM_OF_RULES = 0.8, 0.7
 """Shares of the mutants that change a decision that are to be killed here, and by rules."""
-CLASSES = ("no effect", "not entered", "not drawn", "no rule")
+CLASSES = ("no effect", "not entered", "not drawn", "no rule", "listed")
 """Why a mutant survives. It changes nothing that anybody could see; nothing enters it; what is
-drawn does not have the state in which it matters; or it does, and no rule says so."""
+drawn does not have the state in which it matters; or it does, and no rule says so, or one by an
+anomaly that the release is known for."""
 
 
 class Survivor(msgspec.Struct, frozen=True):
