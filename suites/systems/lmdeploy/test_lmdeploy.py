@@ -267,6 +267,7 @@ def test_every_fault_says_in_advance_what_finds_it() -> None:
         "identity",
         "no-fabricated-snapshots",
         "ownership",
+        "replay-boundary-retained",
         "safety-law",
         "window-liveness",
     }
