@@ -122,9 +122,7 @@ class GivenBack:
     def _key_of(self, group: int, pool: int, stop: int) -> int:
         """Return the length of the key that another tier's block has in which a position lies."""
         size = next(
-            one.block_size
-            for one in self._groups
-            if (one.source_group, one.pool) == (group, pool)
+            one.block_size for one in self._groups if (one.source_group, one.pool) == (group, pool)
         )
         return -(-max(stop, 1) // size) * size
 
