@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
@@ -264,6 +265,29 @@ def test_what_never_comes_to_rest_is_not_waited_for_and_the_reset_is_told_as_ref
     assert sum(isinstance(event, StepBegin) for event in events) == (
         4 if ok else header().rules.progress_steps + 1
     )
+
+
+class WaitingBesideRuns(Waiting):
+    """Whoever runs goes on meanwhile."""
+
+    def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
+        return super().schedule(None, Step(budget=1))
+
+    def complete(self, scheduled: Scheduled) -> None:
+        super().complete(scheduled)
+        self.tokens["a"].append(7)
+
+
+def test_a_reset_waits_for_no_transfers_that_others_begin_for_ever() -> None:
+    """It is refused of every tier that it asks for."""
+    tiered = replace(header(), pools=[*header().pools, Pool(id=2, pages=4, tier="cpu")])
+    bump = Driver(tiered, adapter := WaitingBesideRuns(tiered))
+    bump.apply(Submit("a", "doc:3"))
+    bump.apply(Step())
+    adapter.left = 1 << 30
+    for op, tiers in ((Reset(running=True), ["cpu", "local"]), (Reset(True, "cpu"), ["cpu"])):
+        done = [event for event in bump.apply(op) if isinstance(event, ResetDone)]
+        assert [(event.tier, event.ok) for event in done] == [(tier, False) for tier in tiers]
 
 
 def test_a_key_that_ends_over_a_held_page_was_replaced() -> None:

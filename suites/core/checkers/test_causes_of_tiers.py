@@ -61,6 +61,50 @@ def test_a_state_of_the_end_of_its_block_is_rounded_up(end: int, loaded: str, ca
     assert ("state-position-skew", cause) in causes(STATES + hit + run, "state-position-skew")
 
 
+def test_a_state_that_nobody_kept_is_rounded_up_to_nothing() -> None:
+    """A hit that ends with the block of a state asks for one that was kept."""
+    for end, state, cause in ((12, "5 4", ROUNDED_UP), (16, "5 4", "")):
+        blocks = "7 8 9 10" if end == 16 else "7 8 9"
+        loaded = "1/0>0/7 1/1>0/8 1/2>0/9 1/4>0/2"
+        hit = f"hit b {end} tier cpu | {blocks} | 0 2 | 0 1 2{' 6' * (end == 16)} | {state}\n"
+        run = f"step 3: b {end}..17 | 7 8 9 10 11 | 0 2 4; copy {loaded}\n"
+        found = causes(STATES + hit + run, "stale-hit")
+        assert (cause == ROUNDED_UP) == (("stale-hit", ROUNDED_UP) in found) and found
+
+
+UNLIKE = """pool 0: 14 pages, null 0
+pool 1: 8 pages, tier cpu, evicts lru
+group 0: full block 4
+group 1: full block 6
+group 2: recurrent block 8
+group 3: full block 4 pool 1 of 0
+group 4: full block 6 pool 1 of 1
+group 5: recurrent block 8 pool 1 of 2
+rules: alignment 2
+submit a x:8
+hit a 0
+acquire a | 1 2 | 3 4 | 5
+publish 0/1 a:4
+publish 1/3 a:6
+publish 2/5 a:8
+step 1: a 0..8 | 1 2 | 3 4 | 5; store 0/1>1/0 0/3>1/2 0/5>1/1
+publish 3/0 a:4
+publish 4/2 a:6
+publish 5/1 a:8
+finish a
+release a
+submit b x:9
+acquire b | 6 7 8 | 9 10 | 11 12
+"""
+
+
+def test_of_full_groups_with_unlike_blocks_the_hit_ends_with_one_s() -> None:
+    hit = "hit b 4 tier cpu | 6 | 9 | 11 | 0 | 2 | 1\n"
+    run = "step 2: b 4..9 | 6 7 8 | 9 10 | 11 12; copy 1/0>0/6 1/2>0/9 1/1>0/11\n"
+    found = causes(UNLIKE + hit + run, "state-position-skew")
+    assert ("state-position-skew", ROUNDED_UP) in found
+
+
 WINDOW = """pool 0: 12 pages, null 0
 pool 1: 8 pages, tier cpu, evicts lru
 group 0: sliding block 4 window 4
@@ -106,6 +150,23 @@ def test_a_wrong_page_that_its_request_never_had_is_another_fault() -> None:
     others = "submit b y:4\nhit b 0\nacquire b | 3\nstep 2: b 0..4 | 3\nrelease a | 1\n"
     store = "reset ok tier cpu\n" + STORE.replace("0/1", "0/3")
     assert causes(WINDOW + others + store, "partial-commit") == [("partial-commit", "")]
+
+
+AGAIN = """release a | 1
+acquire a | 1
+step 2: a 8..12 | 0 2 1
+reset ok tier cpu
+"""
+
+
+@pytest.mark.parametrize(("key", "cause"), [("a:4", OFFERED_AGAIN), ("a:8", "")])
+def test_a_block_that_its_request_has_again_is_stored_for_what_it_held_then(
+    key: str, cause: str
+) -> None:
+    """And not under any other key of the request."""
+    window = WINDOW.replace("submit a x:8", "submit a x:12")
+    store = STORE.replace("a:4", key)
+    assert causes(window + AGAIN + store, "partial-commit") == [("partial-commit", cause)]
 
 
 def test_whoever_loads_what_was_stored_so_has_the_same_cause() -> None:

@@ -250,3 +250,25 @@ def test_a_client_who_was_told_nothing_is_missed_where_the_engine_tells_clients(
         clients + FIRST.replace("a:9", "a:9 session=yes") + FIRST_STATS + answered + EXTENDED,
     ):
         assert sentences(lawful) == []
+
+
+UNCACHED = (
+    TIERED.replace("stats", "stats, no-caching")
+    + "submit r1 a:9\nhit r1 0 |\nacquire r1 | 1 2 3\nstep 1: r1 0..9 | 1 2 3; store 0/1>1/0\n"
+    "publish 1/0 r1:4\nsubmit r2 a:9\nhit r2 4 tier cpu | 4 | 0\nacquire r2 | 4 5 6\n"
+    "step 2: r2 4..9 | 4 5 6; copy 1/0>0/4\n"
+)
+
+
+@pytest.mark.parametrize(("told", "wrong"), [(4, 0), (8, 1)])
+def test_another_tier_may_have_what_the_device_does_not_keep(told: int, wrong: int) -> None:
+    """Its hits are in no figure of the device, and clients are told of them."""
+    text = f"{UNCACHED}stats 0: usage 0.75 admitted 0 of 0 found 0 restored r2={told} @2\n"
+    findings, tally = judged(text)
+    assert (len(findings), tally.opportunities) == (wrong, 2)
+    assert [*validate.problems(parse(text))] == []
+
+
+def test_without_caching_the_device_itself_has_no_keys() -> None:
+    ((_, problem),) = validate.problems(parse(UNCACHED.replace("publish 1/0", "publish 0/1")))
+    assert "a key in group 0" in problem

@@ -269,17 +269,19 @@ def keeps_hash(ledger: Ledger, record: PageRecord, request: RequestRecord) -> bo
 
 def is_rounded_up(ledger: Ledger, group: Group, record: Content, request: RequestRecord) -> bool:
     """Whether a request was given, with another tier's hit, a state of the end of its block where
-    the hit ends inside it: with a block of each group of full attention.
+    the hit ends inside it: with a block of a group of full attention. If nobody kept that state,
+    what was given is nothing.
     """
     hit = request.hit
-    if group.kind != "recurrent" or not record.state or hit is None or hit.tier == "local":
+    if group.kind != "recurrent" or hit is None or hit.tier == "local":
         return False
     full = [other for other in ledger.local if other.kind == "full"]
     inside = hit.resume % group.block_size
+    end = hit.resume - inside + group.block_size
     return (
         inside > 0
-        and record.stop == hit.resume - inside + group.block_size
-        and all(hit.resume % other.block_size == 0 for other in full)
+        and (record.stop == end if record.state else record.node == NOTHING)
+        and (not full or any(hit.resume % other.block_size == 0 for other in full))
     )
 
 
