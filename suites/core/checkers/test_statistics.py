@@ -260,10 +260,10 @@ UNCACHED = (
 )
 
 
-@pytest.mark.parametrize(("told", "wrong"), [(4, 0), (8, 1)])
-def test_another_tier_may_have_what_the_device_does_not_keep(told: int, wrong: int) -> None:
+@pytest.mark.parametrize(("restored", "wrong"), [(4, 0), (8, 1)])
+def test_another_tier_may_have_what_the_device_does_not_keep(restored: int, wrong: int) -> None:
     """Its hits are in no figure of the device, and clients are told of them."""
-    text = f"{UNCACHED}stats 0: usage 0.75 admitted 0 of 0 found 0 restored r2={told} @2\n"
+    text = f"{UNCACHED}stats 0: usage 0.75 admitted 0 of 0 found 0 restored r2={restored} @2\n"
     findings, tally = judged(text)
     assert (len(findings), tally.opportunities) == (wrong, 2)
     assert [*validate.problems(parse(text))] == []
