@@ -155,18 +155,22 @@ def test_a_wrong_page_that_its_request_never_had_is_another_fault() -> None:
 AGAIN = """release a | 1
 acquire a | 1
 step 2: a 8..12 | 0 2 1
-reset ok tier cpu
+"""
+TWICE = """release a | 1
+acquire a | 1
+step 3: a 12..16 | 0 0 2 1
 """
 
 
+@pytest.mark.parametrize("times", [AGAIN, AGAIN + TWICE], ids=["again", "and again"])
 @pytest.mark.parametrize(("key", "cause"), [("a:4", OFFERED_AGAIN), ("a:8", "")])
 def test_a_block_that_its_request_has_again_is_stored_for_what_it_held_then(
-    key: str, cause: str
+    key: str, cause: str, times: str
 ) -> None:
     """And not under any other key of the request."""
-    window = WINDOW.replace("submit a x:8", "submit a x:12")
-    store = STORE.replace("a:4", key)
-    assert causes(window + AGAIN + store, "partial-commit") == [("partial-commit", cause)]
+    window = WINDOW.replace("submit a x:8", "submit a x:16")
+    store = "reset ok tier cpu\n" + STORE.replace("a:4", key)
+    assert causes(window + times + store, "partial-commit") == [("partial-commit", cause)]
 
 
 def test_whoever_loads_what_was_stored_so_has_the_same_cause() -> None:

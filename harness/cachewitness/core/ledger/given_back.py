@@ -47,8 +47,8 @@ class GivenBack:
         self._local = {group.pool for group in header.local_groups()}
         self._resets = 0
         """How many resets of other tiers there were."""
-        self._former: dict[tuple[int, int], dict[tuple[str, int], _Former]] = {}
-        """(pool, page) -> (request, group) -> what was given back."""
+        self._former: dict[tuple[int, int], dict[tuple[str, int], list[_Former]]] = {}
+        """(pool, page) -> (request, group) -> what was given back, each time."""
         self._places: dict[str, list[tuple[int, int]]] = {}
         self._ended: list[str] = []
         """Requests that have ended since a step began last."""
@@ -60,7 +60,8 @@ class GivenBack:
         for page in event.pages:
             place = event.pool, page
             former = _Former(self._resets, self._records[event.pool][page].stop)
-            self._former.setdefault(place, {})[event.holder, event.group] = former
+            by = self._former.setdefault(place, {}).setdefault((event.holder, event.group), [])
+            by.append(former)
             self._places.setdefault(event.holder, []).append(place)
 
     def end(self, r: str) -> None:
@@ -116,7 +117,8 @@ class GivenBack:
                 if record.held_for.get(r) == group
                 else 0,
             )
-            for (r, group), former in self._former.get((move.src_pool, move.src), {}).items()
+            for (r, group), times in self._former.get((move.src_pool, move.src), {}).items()
+            for former in times
         )
 
     def _key_of(self, group: int, pool: int, stop: int) -> int:
