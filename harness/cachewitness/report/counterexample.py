@@ -173,7 +173,7 @@ _SHOWN = {
         "the page holds the state that a chunk began with inside the key's block; the chunk ran"
         " past the key and saved a later state on its way"
     ),
-    FAILED_LOAD: "a load from another tier had failed, and nobody ran since",
+    FAILED_LOAD: "a load from another tier had failed",
     HELD_BY_WAITING: (
         "what others hold who wait as well leaves one of those who wait no room, and a queue in"
         " order stands still behind it"

@@ -173,6 +173,22 @@ def test_a_block_that_its_request_has_again_is_stored_for_what_it_held_then(
     assert causes(window + times + store, "partial-commit") == [("partial-commit", cause)]
 
 
+@pytest.mark.parametrize(
+    ("load", "cause"),
+    [
+        ("step 4: failed 9\nacquire b | 6\nstep 5: b 4..12 | 0 5 6\n", FAILED_LOAD),
+        ("step 4: ended 9\nacquire b | 6\nstep 5: b 8..12 | 0 0 6\n", ""),
+    ],
+    ids=["computed again", "not loaded"],
+)
+def test_a_window_is_computed_again_behind_a_load_that_failed(load: str, cause: str) -> None:
+    """In front of what failed there is nothing, since a hit loads the end of its prompt alone."""
+    stored = "step 2: ; store 0/2>1/0\npublish 1/0 a:8\nfinish a\nrelease a\n"
+    hit = "submit b x:12\nhit b 8 tier cpu | 0 5 | 3 0\nacquire b | 5\nstep 3: begun 9 1/0>0/5\n"
+    found = causes(WINDOW + stored + hit + load, "window-hole", "premature-release")
+    assert found and found[0][1] == cause
+
+
 def test_whoever_loads_what_was_stored_so_has_the_same_cause() -> None:
     load = (
         "submit c x:5\nhit c 4 tier cpu | 5 | 0\nacquire c | 5 6\n"

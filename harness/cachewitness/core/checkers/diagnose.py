@@ -11,6 +11,7 @@ from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.difference import difference
 from cachewitness.core.checkers.finding import (
     EARLY_COPY,
+    FAILED_LOAD,
     KEPT_HASH,
     OPEN_CHUNK,
     ROUNDED_UP,
@@ -84,7 +85,7 @@ class _Case:
         """Return what is behind it, where that can be seen; else nothing."""
         record = self.record
         if record is None:
-            return ""
+            return FAILED_LOAD if self._computes_again() else ""
         if record.early or record.stale:
             return EARLY_COPY if record.early else record.stale
         if self.restored and is_rounded_up(self.ledger, self.group, record, self.request):
@@ -94,6 +95,18 @@ class _Case:
         if keeps_hash(self.ledger, record, self.request):
             return KEPT_HASH
         return OPEN_CHUNK if self._begun_inside(record) else ""
+
+    def _computes_again(self) -> bool:
+        """Whether the request computes a window in front of where another tier's hit had it resume,
+        as it does when a load has failed.
+        """
+        hit = self.request.hit
+        return (
+            self.group.kind == "sliding"
+            and hit is not None
+            and hit.tier != "local"
+            and self.read.start + self.group.window - 1 < hit.resume
+        )
 
     def _begun_inside(self, record: PageRecord) -> bool:
         """Whether the request was resumed inside a chunk from another tier's hit, and the page has
