@@ -24,8 +24,8 @@ ROUNDED_UP = "rounded-up"
 """The cause of a state that is loaded from another tier for a hit that ends inside its block, and
 with a block of full attention: it is that of the end of its block."""
 FAILED_LOAD = "failed-load"
-"""The cause of nobody's being run: a load from another tier had failed, and nobody ran since. Also of
-a window with a hole: it is computed again behind such a load, and of the hit the end alone came."""
+"""The cause of nobody's being run: a load from another tier had failed, and nobody ran since. Also
+of a window with a hole: it is computed again behind such a load, over what the hit did not load."""
 HELD_BY_WAITING = "held-by-waiting"
 """The cause of nobody's being run: what others hold who wait as well leaves one of those who wait
 no room, and a queue in order stands still behind it."""
