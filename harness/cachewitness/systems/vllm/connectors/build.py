@@ -30,6 +30,7 @@ from cachewitness.systems.vllm.connectors.tier import KeyNames
 from cachewitness.systems.vllm.connectors.tiers import with_tiers
 from cachewitness.systems.vllm.header import with_tier
 from cachewitness.systems.vllm.plugged import imported
+from cachewitness.systems.vllm.reference.engine import TRANSFERS_AWAITED
 from cachewitness.systems.vllm.source import Source
 from cachewitness_reference.vllm_extended.config import Options
 
@@ -319,7 +320,8 @@ def connected_header(
         structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool
         for pool in tiered.pools
     ]
-    waits = tiered.rules.progress_steps + WAIT_STEPS + delay + connector.waits
+    transfers = WAIT_STEPS + TRANSFERS_AWAITED * delay
+    waits = tiered.rules.progress_steps + transfers + connector.waits
     tier = TierRules(
         chunk=connector.chunk,
         fenced=connector.fenced,
