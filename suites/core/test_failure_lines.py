@@ -19,6 +19,8 @@ LINES = {
         ": kept 0 of the 3 tokens of session 'r1', not all but the last"
     ),
     "ended with SIGSEGV\nthe last words of its process": ": ended with SIGSEGV",
+    "\n \n": "",
+    "\nwas killed": ": was killed",
     "": "",
 }
 

@@ -556,8 +556,8 @@ def _ended(index: int, says: str, message: str, anomaly: str, seq: int) -> Findi
     line = f"the engine {what} operation {index + 1}"
     if place := raised_at(message):
         line += f", at {place}"
-    elif anomaly != "hung" and message:
-        line = beginning(printable(f"{line}: {message.splitlines()[0]}"), LINE_MAX)
+    elif anomaly != "hung" and (words := message.strip()):
+        line = beginning(printable(f"{line}: {words.splitlines()[0]}"), LINE_MAX)
     return Finding(
         anomaly=anomaly,
         checker="engine",

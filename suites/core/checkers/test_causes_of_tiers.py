@@ -178,8 +178,9 @@ def test_a_block_that_its_request_has_again_is_stored_for_what_it_held_then(
     [
         ("step 4: failed 9\nacquire b | 6\nstep 5: b 4..12 | 0 5 6\n", FAILED_LOAD),
         ("step 4: ended 9\nacquire b | 6\nstep 5: b 8..12 | 0 0 6\n", ""),
+        ("step 4: ended 9\nacquire b | 6\nstep 5: b 4..12 | 0 5 6\n", ""),
     ],
-    ids=["computed again", "not loaded"],
+    ids=["computed again", "not loaded", "computed again for nothing"],
 )
 def test_a_window_is_computed_again_behind_a_load_that_failed(load: str, cause: str) -> None:
     """In front of what failed there is nothing, since a hit loads the end of its prompt alone."""
@@ -187,6 +188,15 @@ def test_a_window_is_computed_again_behind_a_load_that_failed(load: str, cause: 
     hit = "submit b x:12\nhit b 8 tier cpu | 0 5 | 3 0\nacquire b | 5\nstep 3: begun 9 1/0>0/5\n"
     found = causes(WINDOW + stored + hit + load, "window-hole", "premature-release")
     assert found and found[0][1] == cause
+
+
+def test_a_store_into_a_pool_that_has_no_blocks_of_the_group_has_no_cause() -> None:
+    window = WINDOW.replace("submit a x:8", "submit a x:16").replace(
+        "group 1: sliding block 4 window 4 pool 1 of 0\n",
+        "pool 2: 4 pages, tier disk\ngroup 1: sliding block 4 window 4 pool 1 of 0\n",
+    )
+    store = "reset ok tier cpu\nstep 4: ; store 0/1>2/0\nstep 5: \n"
+    assert causes(window + AGAIN + store, "partial-commit", "stale-hit") == []
 
 
 def test_whoever_loads_what_was_stored_so_has_the_same_cause() -> None:

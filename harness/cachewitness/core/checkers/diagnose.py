@@ -97,15 +97,13 @@ class _Case:
         return OPEN_CHUNK if self._begun_inside(record) else ""
 
     def _computes_again(self) -> bool:
-        """Whether the request computes a window in front of where another tier's hit had it resume,
-        as it does when a load has failed.
+        """Whether the request computes a window in front of where a hit had it resume, since a load
+        of that hit has failed.
         """
-        hit = self.request.hit
         return (
             self.group.kind == "sliding"
-            and hit is not None
-            and hit.tier != "local"
-            and self.read.start + self.group.window - 1 < hit.resume
+            and self.request.load_failed
+            and self.read.start + self.group.window - 1 < self.request.resume
         )
 
     def _begun_inside(self, record: PageRecord) -> bool:

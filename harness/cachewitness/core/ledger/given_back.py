@@ -122,11 +122,18 @@ class GivenBack:
         )
 
     def _key_of(self, group: int, pool: int, stop: int) -> int:
-        """Return the length of the key that another tier's block has in which a position lies."""
+        """Return the length of the key that another tier's block has in which a position lies;
+        UNKNOWN if that pool has no blocks of the group.
+        """
         size = next(
-            one.block_size for one in self._groups if (one.source_group, one.pool) == (group, pool)
+            (
+                one.block_size
+                for one in self._groups
+                if (one.source_group, one.pool) == (group, pool)
+            ),
+            0,
         )
-        return -(-max(stop, 1) // size) * size
+        return -(-max(stop, 1) // size) * size if size else UNKNOWN
 
 
 def cause_of(content: Content, key: Key | Publish, groups: list[Group], requests: Requests) -> str:

@@ -283,6 +283,10 @@ class Ledger:
 
     def _copy(self, event: Copy) -> None:
         self.contents.copy(event, self.given_back.mark if self.given_back is not None else None)
+        for move in event.moves if event.phase == "fail" else ():
+            for r in self.records[move.dst_pool][move.dst].holders:
+                if (request := self.requests.live.get(r)) is not None:
+                    request.load_failed = True
 
     def _drop(self, event: Release) -> None:
         request = self.requests.live.get(event.holder)

@@ -44,7 +44,8 @@ class RequestRecord:
     tokens are a part that others have too, as the client says. A session whose answer is over is
     `paused`: it holds its pages and waits for its client. `went_on` is how many of its tokens had
     been computed when it got more input last, `dropped` by position the prefixes up to the tokens
-    that it went on without. With `prompt_logprobs` it may restore nothing.
+    that it went on without. With `prompt_logprobs` it may restore nothing. `load_failed`: of its
+    hit, not all was loaded from another tier.
     """
 
     r: str
@@ -65,12 +66,13 @@ class RequestRecord:
     went_on: int = 0
     dropped: dict[int, int] = field(default_factory=dict)
     prompt_logprobs: bool = False
+    load_failed: bool = False
 
     def restart(self) -> None:
         """Forget what was computed: the request lost its pages."""
         self.computed = self.drafted = self.ran_steps = self.went_on = 0
         self.hit = None
-        self.tainted = False
+        self.tainted = self.load_failed = False
         self.states = {}
 
     @property
