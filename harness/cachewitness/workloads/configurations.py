@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachewitness.core.trace_format import Layout, Level
+from cachewitness.core.trace_format import GroupSpec, Layout, Level
 from cachewitness.workloads.scenarios.shape import LeastPages, Shape
 
 SCHEDULER_OPTIONS = (
@@ -54,3 +54,12 @@ class Configuration:
     def shape(self, level: Level) -> Shape:
         """Return the measures of the configuration at a level."""
         return Shape(self.layout, self.options, level, self.policy, self.least_pages)
+
+
+def of_groups(
+    source: str, name: str, story: str, *groups: GroupSpec, **options: Any
+) -> Configuration:
+    """Return a configuration over a layout that is made for it: what it shows, and where it comes
+    from.
+    """
+    return Configuration(Layout(name, list(groups), story=story, source=source), options)

@@ -4,12 +4,13 @@ states, in pages that a short prompt fills, and in its own.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
-from cachewitness.core.trace_format import GroupSpec, Layout
-from cachewitness.workloads.configurations import Configuration
+from cachewitness.core.trace_format import GroupSpec
+from cachewitness.workloads.configurations import Configuration, of_groups
 
 SOURCE = "exllamav3 1.6.5, generator"
+_of = partial(of_groups, SOURCE)
 
 
 def configurations() -> list[Configuration]:
@@ -44,7 +45,3 @@ def configurations() -> list[Configuration]:
         ),
         _of("exllamav3-256", "full attention, pages of 256", GroupSpec("full", 256)),
     ]
-
-
-def _of(name: str, story: str, *groups: GroupSpec, **options: Any) -> Configuration:
-    return Configuration(Layout(name, list(groups), story=story, source=SOURCE), options)

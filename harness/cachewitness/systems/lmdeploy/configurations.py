@@ -4,12 +4,13 @@ met often.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
-from cachewitness.core.trace_format import GroupSpec, Layout
-from cachewitness.workloads.configurations import Configuration
+from cachewitness.core.trace_format import GroupSpec
+from cachewitness.workloads.configurations import Configuration, of_groups
 
 SOURCE = "lmdeploy 0.18.0, pytorch/paging"
+_of = partial(of_groups, SOURCE)
 
 
 def configurations() -> list[Configuration]:
@@ -46,7 +47,3 @@ def configurations() -> list[Configuration]:
             max_prefill_token_num=48,
         ),
     ]
-
-
-def _of(name: str, story: str, *groups: GroupSpec, **options: Any) -> Configuration:
-    return Configuration(Layout(name, list(groups), story=story, source=SOURCE), options)

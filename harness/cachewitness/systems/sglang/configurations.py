@@ -4,12 +4,13 @@ of several.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
-from cachewitness.core.trace_format import GroupSpec, Layout
-from cachewitness.workloads.configurations import Configuration
+from cachewitness.core.trace_format import GroupSpec
+from cachewitness.workloads.configurations import Configuration, of_groups
 
 SOURCE = "SGLang 0.5.23, mem_cache/unified_radix_cache.py"
+_of = partial(of_groups, SOURCE)
 
 
 def configurations() -> list[Configuration]:
@@ -29,7 +30,3 @@ def configurations() -> list[Configuration]:
             GroupSpec("sliding", 4, window=9),
         ),
     ]
-
-
-def _of(name: str, story: str, *groups: GroupSpec, **options: Any) -> Configuration:
-    return Configuration(Layout(name, list(groups), story=story, source=SOURCE), options)
