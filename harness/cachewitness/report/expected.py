@@ -126,18 +126,25 @@ class Expectations:
         second anomaly. What says that the harness disagrees with itself is reported before anything
         else. `known` takes the place of the release's list.
         """
-        known = known or self.known
-        fitting = [entry for entry in self._entries if entry.fits(name)]
-        for entry in fitting:
-            self._met[entry] = self._met.get(entry, False) or any(map(entry.excuses, findings))
-        if known is not None and findings:
-            fitting += [entry for entry in known.entries if entry.fits(name)]
+        for entry in self._entries:
+            if entry.fits(name):
+                self._met[entry] = self._met.get(entry, False) or any(map(entry.excuses, findings))
+        fitting = self._fitting(name, known) if findings else []
         excused = [
             next((entry for entry in fitting if entry.excuses(finding)), None)
             for finding in findings
         ]
         weighed = list(zip(findings, excused, strict=True))
         return min(weighed, key=_weight) if weighed else None
+
+    def excuses(self, name: str, finding: Finding, known: KnownOf | None = None) -> bool:
+        """Whether some entry is about what has an id, and names a finding of it."""
+        return any(entry.excuses(finding) for entry in self._fitting(name, known))
+
+    def _fitting(self, name: str, known: KnownOf | None) -> list[Entry]:
+        known = known or self.known
+        entries = [*self._entries, *(known.entries if known is not None else ())]
+        return [entry for entry in entries if entry.fits(name)]
 
     def admit(self, name: str, tallies: Iterable[Tally]) -> None:
         """Mark the rules that the engine denies, and that the list lets it deny under this id."""

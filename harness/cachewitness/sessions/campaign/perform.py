@@ -164,7 +164,9 @@ def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
     failure = Failure(id=unit.name, finding=unit.finding, trace=trace, shrunk=trace)
     if unit.suite:
         suite = SUITES[unit.suite]
-        failure.replace(*smallest(trace, spec, unit.finding, partial(again, suite, unit.finding)))
+        failure.replace(
+            *smallest(trace, spec, unit.finding, partial(again, suite, unit.finding.alike))
+        )
     else:
         shrink_fuzzed(failure, spec)
     with _store_asked():

@@ -236,7 +236,7 @@ class Campaign:
         if entry is None and self.shrinks:
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
-            shrink(failure, self.engine)
+            shrink(failure, self.engine, lambda found: self.expected.excuses(name, found))
         self._tell(failure, final=True)
 
     def _tell(self, failure: Failure, *, final: bool) -> None:
@@ -274,9 +274,15 @@ class Campaign:
         report.take_in(self.expected)
 
 
-def shrink(failure: Failure, engine: EngineSpec) -> None:
-    """Replace the trace of a failure by the smallest one that fails alike."""
-    alike = failure.finding.alike
+def shrink(
+    failure: Failure, engine: EngineSpec, excused: Callable[[Finding], bool] = lambda found: False
+) -> None:
+    """Replace the trace of a failure by the smallest one that fails alike, and not by what is
+    `excused`.
+    """
+
+    def alike(found: Finding) -> bool:
+        return failure.finding.alike(found) and not excused(found)
 
     def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
         run = lockstep if failure.finding.checker == DIFFERENTIAL else drive

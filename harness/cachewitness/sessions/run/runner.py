@@ -51,6 +51,8 @@ FIRST_HERE = 4
 """Where one failure is enough, so many traces are run before further processes, each with an engine
 of its own, are started."""
 
+Alike = Callable[[Finding], bool]
+"""Whether a smaller trace that is found by this fails as the whole one does."""
 OnFailure = Callable[[Failure, bool], None]
 """Told of a failure; the second argument says whether it stays as it is."""
 
@@ -478,7 +480,8 @@ class Runner:
         if result.activity.unexercised and not drawn and not stream.control:
             self.changed.append(f"{name}: {result.activity.unexercised}")
         self.expected.admit(name, result.tallies)
-        weighed = self.expected.weigh(name, result.findings, self._known_of(stream))
+        known = self._known_of(stream)
+        weighed = self.expected.weigh(name, result.findings, known)
         if weighed is None:
             return
         finding, entry = weighed
@@ -503,12 +506,16 @@ class Runner:
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
             avoid = str(stream.configuration.options.get(AVOID, ""))
+
+            def alike(found: Finding) -> bool:
+                return finding.alike(found) and not self.expected.excuses(name, found, known)
+
             failure.replace(
                 *smallest(
                     trace,
                     engine,
                     finding,
-                    partial(self._rerun, suite, finding),
+                    partial(self._rerun, suite, alike),
                     avoid,
                     self.attempts,
                 )
@@ -530,11 +537,11 @@ class Runner:
         return known
 
     def _rerun(
-        self, suite: Suite, first: Finding, trace: Trace, engine: EngineSpec
+        self, suite: Suite, alike: Alike, trace: Trace, engine: EngineSpec
     ) -> Finding | None:
         """Run a smaller trace, as `rerun`; it may take minutes until the smallest is found."""
         self._step()
-        return rerun(suite, first, trace, engine)
+        return rerun(suite, alike, trace, engine)
 
     def _tell(self, failure: Failure, *, final: bool) -> None:
         if self.on_failure:
@@ -602,14 +609,14 @@ class Runner:
         return [] if stopped else self.choice.unmatched
 
 
-def rerun(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Finding | None:
+def rerun(suite: Suite, alike: Alike, trace: Trace, engine: EngineSpec) -> Finding | None:
     """Run a trace of a suite once more; return the first finding that is like one from before,
     None if there is none.
     """
     result, _ = attempt(
-        lambda: judged(suite, trace, engine.open(trace.header), engine, until=first.alike)
+        lambda: judged(suite, trace, engine.open(trace.header), engine, until=alike)
     )
-    return next(filter(first.alike, result.findings), None)
+    return next(filter(alike, result.findings), None)
 
 
 def _place(stream: Stream, trace: Trace | None) -> tuple[str, str]:
