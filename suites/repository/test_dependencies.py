@@ -18,6 +18,7 @@ OURS = {
 }
 IMPORTED_AS = {
     "ai-dynamo-runtime": "dynamo",
+    "pyzmq": "zmq",
     "fla-core": "fla",
     "pyyaml": "yaml",
     "pytest-xdist": "xdist",

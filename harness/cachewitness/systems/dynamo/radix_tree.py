@@ -36,14 +36,9 @@ class RadixTreeRouter:
                 f"--router: Dynamo cannot be imported ({error}); pip install"
                 " 'ai-dynamo-runtime==1.6.1'"
             ) from None
-        full = [number for number, group in enumerate(groups) if group["kind"] == FULL]
-        if len(full) != 1:
-            raise UsageError(
-                f"--router: the tree indexes one group of full attention, not {len(full)}"
-            )
         self._tree = dynamo.RadixTree()
         self._hash = dynamo.compute_block_hash_for_seq
-        self._group = full[0]
+        self._group = full_attention(groups)
         self._size: int = groups[self._group]["block_size"]
         self._replay = replay
         self._next: dict[int, int] = {}
@@ -112,3 +107,11 @@ class RadixTreeRouter:
         """Return what the tree has of a prompt but its last token, in tokens by worker."""
         scores = self._tree.find_matches(self._hashes(tokens[:-1], salt, adapter)).scores
         return {worker: blocks * self._size for (worker, _), blocks in scores.items()}
+
+
+def full_attention(groups: Sequence[Mapping[str, Any]]) -> int:
+    """Return the index of the one group of full attention. Raises UsageError if there are more."""
+    full = [number for number, group in enumerate(groups) if group["kind"] == FULL]
+    if len(full) != 1:
+        raise UsageError(f"--router: the tree indexes one group of full attention, not {len(full)}")
+    return full[0]
