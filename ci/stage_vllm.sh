@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
-# random workloads on the newer one over real tensors, behind a router, and with each of its connectors; a fork, a plug-in with block pools of its own, and one with hits inside a block on the release that it is for; then the tests that need a real vLLM,
+# random workloads on the newer one over real tensors, with blocks over two ranks, behind a router, and with each of its connectors; a fork, a plug-in with block pools of its own, and one with hits inside a block on the release that it is for; then the tests that need a real vLLM,
 # faults patched into the newer one among them; the tests of what was found in releases that are older, with each of them alone;
 # and vLLM's own tests of the retention interval on the newer one. Writes fixtures/entered/vllm.json, the map of which configurations
 # enter which function, by which `run --diff` chooses what it runs first: a difference is committed.
@@ -70,6 +70,9 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s with its second model runner\n' "${releases[-1]}"
     "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,runner=second" --suite scheduler-random --quiet \
         --seconds 60 || status=$((status ? status : $?))
+    printf '\n== %s with blocks in parts on two ranks\n' "${releases[-1]}"
+    "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,context_parallel=2" --suite random --suite scheduler-random \
+        --quiet --layout full --layout full-mamba --layout full-swa-mamba --seconds 40 || status=$((status ? status : $?))
     for way in eager lazy; do
         printf '\n== %s with HiSparse, %s\n' "${releases[-1]}" "$way"
         "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,hisparse=$way" --suite scheduler-random --quiet \

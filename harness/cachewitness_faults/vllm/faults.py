@@ -7,6 +7,7 @@ from __future__ import annotations
 from cachewitness.engines.mutant import Mutant
 from cachewitness_faults.lmcache.connector_faults import FAULTS as LMCACHE_FAULTS
 from cachewitness_faults.vllm.connector_faults import CONNECTED, CONNECTOR_OF
+from cachewitness_faults.vllm.context_parallel_faults import RANKS
 from cachewitness_faults.vllm.hisparse_faults import HISPARSE, WAY_OF
 from cachewitness_faults.vllm.imitated_faults import IMITATED
 from cachewitness_faults.vllm.scheduler_faults import SCHEDULED
@@ -30,6 +31,8 @@ FAULTS = {
 }
 IN_HISPARSE = {mutant.name: mutant for mutant in HISPARSE}
 """Faults in HiSparse, which needs a layout of its own."""
+OVER_RANKS = {mutant.name: mutant for mutant in RANKS}
+"""Faults in blocks that lie on several ranks, which are run where ranks are asked for."""
 IN_SECOND_RUNNER = {mutant.name: mutant for mutant in SECOND}
 """Faults in the second model runner, which is run where it is asked for."""
 IN_LMCACHE = {mutant.name: mutant for mutant in LMCACHE_FAULTS}
@@ -38,6 +41,7 @@ MUTANTS = (
     *FAULTS.values(),
     *IN_HISPARSE.values(),
     *IN_SECOND_RUNNER.values(),
+    *OVER_RANKS.values(),
     *IN_LMCACHE.values(),
 )
 LMCACHE_CONNECTOR_OF = dict.fromkeys(IN_LMCACHE, "lmcache")
@@ -70,4 +74,5 @@ def needs(mutant: Mutant) -> str:
     hits = ",key_events=full" if mutant.name in TELL_HITS else ""
     hisparse = f",hisparse={WAY_OF[mutant.name]}" if mutant.name in WAY_OF else ""
     second = ",runner=second" if mutant.name in IN_SECOND_RUNNER else ""
-    return f",connector={connector}" if connector else hisparse or second or hits
+    ranks = ",context_parallel=2" if mutant.name in OVER_RANKS else ""
+    return f",connector={connector}" if connector else hisparse or second or ranks or hits

@@ -36,6 +36,7 @@ from cachewitness.systems.vllm.connectors.build import (
     pages_of,
 )
 from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
+from cachewitness.systems.vllm.context_parallel import divided, spread
 from cachewitness.systems.vllm.declared import interval_of, rules_of
 from cachewitness.systems.vllm.engine_config import (
     RUNNERS,
@@ -81,12 +82,13 @@ def manager_engine(
     *,
     full: bool = False,
     prepare: Prepare = unprepared,
+    ranks: int = 1,
 ) -> Assembled:
     """Return vLLM's cache manager under the harness's scheduling, `sized` by vLLM itself if it says
     how.
 
-    `full`: key events tell of hits as well. `prepare` is called before the manager is built. Raises
-    UsageError for what this release cannot do.
+    `full`: key events tell of hits as well. `prepare` is called before the manager is built. Blocks
+    of full attention lie on so many `ranks`. Raises UsageError for what this release cannot do.
     """
     clock = Clock()
     interval = interval_of(header, options, source)
@@ -94,11 +96,11 @@ def manager_engine(
         header, options, config, whole = size(source, header, options, interval, sized)
         sizes = block_sizes(source, config, whole)
     else:
-        config = cache_config(source, header, options, interval)
-        sizes = block_sizes_of(source, header, config, options)
+        config = divided(cache_config(source, header, options, interval), header, ranks)
+        sizes = block_sizes_of(source, header, config, options, ranks)
     prepare(kv_cache_config=config)
     with retaining(source, interval):
-        core = manager(source, config, sizes, options)
+        core = manager(source, config, sizes, options, ranks)
     timed = TimedManager(core, clock)
     observed = ObservedManager(timed, source.utils.get_group_id)
     adapter = ManagerAdapter(
@@ -127,14 +129,15 @@ def scheduler_engine(
     observer: type[ObservedManager] = ObservedManager,
     runner: str = RUNNERS[0],
     prepare: Prepare = unprepared,
+    ranks: int = 1,
 ) -> Assembled:
     """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is
     asked for.
 
     It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well.
     `scheduler_cls` takes the place of vLLM's own class, `observer` looks at its cache manager,
-    `runner` is one of `RUNNERS`. `prepare` is called before the scheduler is built. Raises
-    UsageError for what this release cannot do.
+    `runner` is one of `RUNNERS`. `prepare` is called before the scheduler is built. Blocks of full
+    attention lie on so many `ranks`. Raises UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
     if sized and connector is not None and connector.kind.name == LMCACHE:
@@ -161,6 +164,9 @@ def scheduler_engine(
         config = configure(
             source, whole, config, connector, pages_of(header, options, connector.kind)
         )
+    undivided = config, whole
+    config = divided(config, header, ranks)
+    whole = spread(source, whole, config, ranks)
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
     prepare(kv_cache_config=config, vllm_config=whole)
@@ -186,7 +192,7 @@ def scheduler_engine(
     )
     able = [name for name in special.capabilities if connector is None or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
-    worker = worker_of(source, scheduler, config, options)
+    worker = worker_of(source, scheduler, *undivided, options)
     parts = (source, scheduler, observed, new_request, clock, options)
     if connector is None:
         adapter = RealScheduler(*parts)

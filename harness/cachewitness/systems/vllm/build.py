@@ -259,25 +259,28 @@ def tell_sizes(source: Source, config: Any, whole: Any, sizes: tuple[int, int]) 
 
 
 def block_sizes_of(
-    source: Source, header: TraceHeader, config: Any, options: Options
+    source: Source, header: TraceHeader, config: Any, options: Options, ranks: int = 1
 ) -> tuple[int, int]:
     """Return the same for a cache manager that is built without a configuration of the whole
-    engine.
+    engine; the blocks of full attention lie on so many ranks.
     """
     requested = options.hash_block_size
+    alone = len(header.layout.groups) == 1
     cache = SimpleNamespace(
-        block_size=base_block_size(header),
+        block_size=base_block_size(header) // (ranks if alone else 1),
         enable_prefix_caching=options.enable_caching,
         prefix_match_unit=requested,
         hash_block_size=requested,
     )
-    parallel = SimpleNamespace(decode_context_parallel_size=1, prefill_context_parallel_size=1)
+    parallel = SimpleNamespace(decode_context_parallel_size=ranks, prefill_context_parallel_size=1)
     whole = SimpleNamespace(cache_config=cache, parallel_config=parallel, kv_transfer_config=None)
     return block_sizes(source, config, whole)
 
 
-def manager(source: Source, config: Any, sizes: tuple[int, int], options: Options) -> Any:
-    """Return vLLM's KVCacheManager."""
+def manager(
+    source: Source, config: Any, sizes: tuple[int, int], options: Options, ranks: int = 1
+) -> Any:
+    """Return vLLM's KVCacheManager; the blocks of full attention lie on so many ranks."""
     offered = {
         "kv_cache_config": config,
         "max_model_len": options.max_model_len,
@@ -289,6 +292,7 @@ def manager(source: Source, config: Any, sizes: tuple[int, int], options: Option
         "use_eagle": options.use_eagle,
         "enable_kv_cache_events": tells_routers(source, options),
         "watermark": options.watermark,
+        "dcp_world_size": ranks,
     }
     needed = ["enable_caching", "use_eagle", "watermark", "enable_kv_cache_events"]
     return fill(source, source.manager.KVCacheManager, offered, needed)

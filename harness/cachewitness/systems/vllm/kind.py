@@ -45,6 +45,7 @@ from cachewitness.systems.vllm.clock import Clock
 from cachewitness.systems.vllm.connectors.build import asked_for
 from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.connectors.tiers import TIERING, spec_named, tiers_named
+from cachewitness.systems.vllm.context_parallel import ranks_of
 from cachewitness.systems.vllm.declared import read_options, release_name
 from cachewitness.systems.vllm.engine_config import RUNNERS
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
@@ -90,6 +91,8 @@ NEEDS = {
     "observer": "scheduler_cls",
 }
 """Options that say more of what another one names."""
+WITHOUT_RANKS = ("connector", "hisparse", "sized", "tensors")
+"""Options that context parallelism does not go with."""
 WITHOUT_HISPARSE = ("connector", "scheduler_cls", "observer", "prepare", "sized", "tensors")
 """Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
 are not driven."""
@@ -162,6 +165,12 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise UsageError(
             f"--engine vllm: hisparse is not driven with {other}; leave one of them out"
         )
+    if "context_parallel" in options and (
+        other := next((name for name in WITHOUT_RANKS if name in options), "")
+    ):
+        raise UsageError(
+            f"--engine vllm: context_parallel is not driven with {other}; leave one of them out"
+        )
     for name, needs in NEEDS.items():
         if options.get(name) and not options.get(needs, ""):
             raise UsageError(f"--engine vllm: {name} is for a {needs}, and the options name none")
@@ -199,6 +208,7 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     full = options["key_events"] == "full"
     sized = options.get("sized", "")
     prepare = prepared_by(options.get("prepare", ""))
+    ranks = ranks_of(options.get("context_parallel", ""), header, source)
     if "hisparse" in options:
         eager = chosen("vllm", options, "hisparse", WAYS) == "eager"
         assembled = hisparse_engine(header, asked, source, eager=eager, full=full)
@@ -220,9 +230,12 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
             observer=_observer_of(options),
             runner=options["runner"],
             prepare=prepare,
+            ranks=ranks,
         )
     else:
-        assembled = manager_engine(header, asked, source, sized, full=full, prepare=prepare)
+        assembled = manager_engine(
+            header, asked, source, sized, full=full, prepare=prepare, ranks=ranks
+        )
     engine = VllmEngine(
         _limited(header, assembled.header, options, source), assembled.adapter, assembled.clock
     )
@@ -461,6 +474,10 @@ ENGINE = EngineKind(
         "runner": (
             "at scheduler level: the model runner that follows the scheduler, vLLM's `first` (the"
             " default), its `second` (`v1/worker/gpu`), or the one that it chooses itself (`own`)"
+        ),
+        "context_parallel": (
+            "a number of ranks over which the blocks of full attention lie in parts"
+            " (decode_context_parallel_size; docs/systems/vllm-notes.md)"
         ),
         "withdraw": (
             "`yes`: also run traces that withdraw a request from its step, which vLLM does not"

@@ -46,7 +46,7 @@ VOCABULARY = 1 << 30
 
 
 def worker_of(
-    source: Source, scheduler: Any, kv_cache_config: Any, options: Options
+    source: Source, scheduler: Any, kv_cache_config: Any, config: Any, options: Options
 ) -> WorkerTables:
     """Return what follows the outputs of a scheduler: vLLM's model runner, the first or the second.
 
@@ -54,7 +54,6 @@ def worker_of(
     flight were accepted, what the scheduler told is followed. There the rows are as long as the
     first runner would make them.
     """
-    config = getattr(scheduler, f"{source.package}_config")
     managers = scheduler.kv_cache_manager.coordinator.single_type_managers
     pages = max(len(single.block_pool.blocks) for single in managers)
     drafts = most_drafts(options)

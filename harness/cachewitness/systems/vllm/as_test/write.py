@@ -62,6 +62,13 @@ PLAIN = re.compile(r"[\w.:+@-]+", re.ASCII)
 WIDTH = 118
 
 
+NOT_WRITTEN = {
+    "hisparse": "with HiSparse's two pools",
+    "context_parallel": "over several ranks",
+}
+"""Options of the engine that an exported test does not spell out."""
+
+
 def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str, str]) -> Exported:
     """Return a test file that fails as the trace does, with the vLLM that `options` names.
 
@@ -77,11 +84,11 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
             "--export pytest: the fault is patched in, so a test of vLLM alone would pass; leave"
             " out mutant="
         )
-    if "hisparse" in options:
-        raise UsageError(
-            "--export pytest: a test with HiSparse's two pools is not written; attach the trace"
-            " instead"
-        )
+    for option, over in NOT_WRITTEN.items():
+        if option in options:
+            raise UsageError(
+                f"--export pytest: a test {over} is not written; attach the trace instead"
+            )
     if package := options.get("package", ""):
         raise UsageError(
             f"--export pytest: a test on the package {package} is not written; attach the trace"
