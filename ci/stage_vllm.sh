@@ -73,6 +73,9 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s with blocks in parts on two ranks\n' "${releases[-1]}"
     "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,context_parallel=2" --suite random --suite scheduler-random \
         --quiet --layout full --layout full-mamba --layout full-swa-mamba --seconds 40 || status=$((status ? status : $?))
+    "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,context_parallel=2,connector=offloading" --quiet \
+        --suite scheduler-random --layout full --layout full-mamba --option tier_pages=48 --option tier_delay=2 --seconds 60 ||
+        status=$((status ? status : $?))
     for way in eager lazy; do
         printf '\n== %s with HiSparse, %s\n' "${releases[-1]}" "$way"
         "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,hisparse=$way" --suite scheduler-random --quiet \

@@ -55,6 +55,19 @@ def test_a_clean_release_passes_over_ranks(ranks: int) -> None:
     assert hits
 
 
+@pytest.mark.parametrize("connector", ["simple", "offloading-chunks"])
+def test_a_connector_stores_and_loads_blocks_over_ranks(connector: str) -> None:
+    layout = layouts.load("full-mamba")
+    tiered = Configuration(layout, {"tier_pages": 48, "tier_delay": 2})
+    loaded = 0
+    for seed in range(3):
+        trace = random_trace(tiered.shape("scheduler"), seed, withdraw=False)
+        result = drive(trace, over(2, f",connector={connector}").open(trace.header))
+        assert result.findings == []
+        loaded += result.activity.from_tier
+    assert loaded
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_block_covers_the_tokens_of_all_ranks(level: Level) -> None:
     """40 tokens are three blocks of 16, of which each of four ranks has four tokens."""
@@ -91,7 +104,7 @@ def test_a_fault_over_ranks_is_none_without_them() -> None:
         ("full", "context_parallel=1", "from 2 to 64"),
         ("full", "context_parallel=many", "from 2 to 64"),
         ("mamba", "context_parallel=2", "no full attention"),
-        ("full", "context_parallel=2,connector=simple", "not driven with connector"),
+        ("full", "context_parallel=2,tensors=float64", "not driven with tensors"),
         ("full", "context_parallel=2,sized=pages", "not driven with sized"),
     ],
 )

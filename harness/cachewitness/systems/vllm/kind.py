@@ -91,7 +91,7 @@ NEEDS = {
     "observer": "scheduler_cls",
 }
 """Options that say more of what another one names."""
-WITHOUT_RANKS = ("connector", "hisparse", "sized", "tensors")
+WITHOUT_RANKS = ("hisparse", "sized", "tensors")
 """Options that context parallelism does not go with."""
 WITHOUT_HISPARSE = ("connector", "scheduler_cls", "observer", "prepare", "sized", "tensors")
 """Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
@@ -348,6 +348,12 @@ def _out_of_step(trace: TraceHeader, source: Source, options: Mapping[str, str])
         )
     if name := options.get("prepare", ""):
         return f"prepare={name} may change what vLLM decides; it is judged by the rules alone"
+    if ranks := options.get("context_parallel", ""):
+        return (
+            f"context_parallel={ranks}: over ranks vLLM also hits inside a block where a state's"
+            " block is as long as a key covers, and the reference has no ranks; it is judged by"
+            " the rules alone"
+        )
     release = release_name(source)
     if release == NEWEST:
         return ""
