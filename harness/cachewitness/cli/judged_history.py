@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cachewitness._util.collecting import seldom_collected
 from cachewitness._util.errors import UsageError
 from cachewitness.cli.replay import reasons
 from cachewitness.core import driving, validate
@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     from cachewitness.core.events import Event
     from cachewitness.core.result import Result
     from cachewitness.report.expected import Entry, Expectations
-
-COLLECTED_AFTER = 50_000
-"""So many objects come before Python looks for cycles among them: judging a history makes many
-objects, and hardly a cycle."""
-
-
-@contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Have Python look for cycles seldom meanwhile."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECTED_AFTER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class Weighed(NamedTuple):

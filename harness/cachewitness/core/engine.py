@@ -49,7 +49,7 @@ class Device(Protocol):
 
         Requests in `withdrawn` do not run. `tokens[r]` are the tokens of a run from 0 on, drafts
         included; fewer than its `stop` if r ended before its last token was known, and then nobody
-        asks for what it computes.
+        asks for what it computes. They grow after the call, and are not to be changed.
         """
 
 

@@ -414,10 +414,12 @@ class Driver:
         )
 
 
-def _fed(run: Run, tokens: Sequence[int]) -> list[int]:
+def _fed(run: Run, tokens: list[int]) -> list[int]:
     """Return the tokens that a run computes from 0 on, its drafts and what its worker feeds
-    instead of its own among them.
+    instead of its own among them. Not to be changed.
     """
+    if len(tokens) <= run.known and not (run.drafts or run.fed):
+        return tokens  # as in every step that generates: no copy of what may be long
     known = [*tokens[: run.start], *run.fed] if run.fed else tokens[: run.known]
     return [*known, *run.drafts]
 

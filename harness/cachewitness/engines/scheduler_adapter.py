@@ -197,6 +197,12 @@ class _Preempting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
 
+    def allocate_slots(self, *args: Any, **kwargs: Any) -> Any:
+        """Give a request pages. It is what a scheduler calls most: `__getattr__` costs as much
+        again.
+        """
+        return self._manager.allocate_slots(*args, **kwargs)
+
     def free(self, request: Request) -> None:
         """Report the preemption, if it is one, and free."""
         if not request.status.is_finished:

@@ -33,11 +33,10 @@ class PlacedTables:
     def of(self, r: str, tables: Sequence[list[int]]) -> list[array[int]]:
         """Return a request's tables by group, with the null page for entries below 0."""
         known = self._rows.get(r) or [_Row([], array("i"))] * len(tables)
-        rows = [
-            _placed(row, old, space)
+        self._rows[r] = rows = [
+            old if row == old.row else _placed(row, old, space)
             for row, old, space in zip(tables, known, self._spaces, strict=True)
         ]
-        self._rows[r] = rows
         return [row.placed for row in rows]
 
     def forget(self, r: str) -> None:
@@ -46,8 +45,6 @@ class PlacedTables:
 
 
 def _placed(row: list[int], known: _Row, space: Sequence[int]) -> _Row:
-    if row == known.row:
-        return known
     count = len(known.row)
     count = count if row[:count] == known.row else 0
     new = array("i", [space[page] if page >= 0 else NULL for page in row[count:]])

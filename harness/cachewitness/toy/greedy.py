@@ -81,6 +81,7 @@ def _choices(logits: Mapping[str, object]) -> dict[str, list[Choice]]:
     out = {}
     at = 0
     for r, row in zip(logits, rows, strict=True):
-        out[r] = choices[at : at + len(row)]
-        at += len(row)
+        count = row.shape[0]
+        out[r] = choices[at : at + count]
+        at += count
     return out

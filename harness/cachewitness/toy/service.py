@@ -7,6 +7,7 @@ everything else is.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from cachewitness import __version__
 from cachewitness._util import data
+from cachewitness._util.collecting import seldom_collected
 from cachewitness._util.errors import UsageError
 from cachewitness.core.events import Accept, Event, Hit, Preempted, ResetDone, StepBegin, Unpublish
 from cachewitness.core.restored import restored
@@ -127,6 +129,11 @@ class ToyService:
             f"q{self._asked + index}": _Job(ask, self.tokenizer) for index, ask in enumerate(asks)
         }
         self._asked += len(asks)
+        with seldom_collected():
+            self._run(jobs)
+        return [self._answer_of(r, job) for r, job in jobs.items()]
+
+    def _run(self, jobs: Mapping[str, _Job]) -> None:
         self._submit_all(jobs)
         live = dict(jobs)
         idle = 0
@@ -140,7 +147,6 @@ class ToyService:
                     f"question {waiting}: nothing was computed in {idle} steps; is the pool too"
                     " small?"
                 )
-        return [self._answer_of(r, job) for r, job in jobs.items()]
 
     def reset(self, *, external: bool = False) -> bool:
         """Forget every cached prefix of the local pool; with `external` those of the second tier
@@ -217,7 +223,7 @@ class ToyService:
                 ran = bool(event.runs)
                 for hit in hits:
                     live[hit.r].from_tier = self._fetched(hit, event)
-        for job in live.values():
+        for job in live.values() if evictions else ():
             job.evictions += evictions
         return ran
 
@@ -272,6 +278,10 @@ class _Job:
         self.tokens: list[int] = []
         self.text = ""
         self.done = False
+        self._whole = ""
+        self._begun = b""
+        """The text of whole characters, and the bytes of one that has begun."""
+        self._longest_stop = max(map(len, ask.stop), default=0)
         self.restored: dict[str, int] = {}
         self.from_tier = self.preemptions = self.drafted = self.evictions = 0
 
@@ -281,8 +291,14 @@ class _Job:
             if self.done:
                 return
             self.tokens.append(token)
-            self.text = self._tokenizer.decode(self.tokens)
-            found = [at for stop in self.ask.stop if (at := self.text.find(stop)) >= 0]
+            # What was there before has been searched.
+            searched = max(len(self._whole) - self._longest_stop, 0)
+            raw = self._begun + self._tokenizer.bytes_of(token)
+            text, used = codecs.utf_8_decode(raw, "replace", False)
+            self._whole += text
+            self._begun = raw[used:]
+            self.text = self._whole + self._begun.decode(errors="replace")
+            found = [at for stop in self.ask.stop if (at := self.text.find(stop, searched)) >= 0]
             if found:
                 self.text = self.text[: min(found)]
             self.done = bool(found) or token == self._end or len(self.tokens) >= self.ask.max_tokens

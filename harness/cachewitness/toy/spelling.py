@@ -38,7 +38,7 @@ class Spelling:
         spelt = spelt[:known] + [
             _token(symbol, adapter, marks.get(at, "")) % self._size for at, symbol in new
         ]
-        self._spelt[r] = (symbols, spelt)
+        self._spelt[r] = (symbols[:], spelt)
         return spelt
 
 

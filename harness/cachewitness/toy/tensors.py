@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cachewitness.core.events import (
     Aborted,
+    Accept,
     Event,
     Finished,
     Grow,
@@ -82,6 +83,8 @@ class Tensors:
     def follow(self, events: Sequence[Event]) -> None:
         """Take in what the engine says, before the next step is carried out."""
         for event in events:
+            if isinstance(event, Accept):
+                continue  # most events are, and say nothing of pages
             self._holdings.follow(event)
             if isinstance(event, StepBegin):
                 self._open[event.step] = {run.r for run in event.runs}
@@ -182,11 +185,15 @@ class Tensors:
         return [[space[page] if page >= 0 else NULL for page in row] for row, space in pages]
 
     def _chunk(self, run: Run, tokens: Sequence[int]) -> Chunk:
-        known = list(tokens[run.start : run.stop])
-        known += [UNKNOWN] * (run.stop - run.start - len(known))
-        outputs = len(known) if self.every_position else len(run.drafts) + 1
-        scratch = self._scratch(run) if run.scratch else []
-        return Chunk(known, run.start, self.tables(run), len(run.drafts), scratch, outputs)
+        start = run.start
+        drafts = len(run.drafts)
+        count = run.stop - start
+        known = tokens[start : run.stop]
+        if len(known) < count:
+            known = [*known, *[UNKNOWN] * (count - len(known))]
+        outputs = count if self.every_position else drafts + 1
+        scratch = self._scratch(run) if run.scratch else ()
+        return Chunk(known, start, self.tables(run), drafts, scratch, outputs)
 
 
 def laid_out(header: Header) -> tuple[dict[int, list[int]], int, list[int]]:

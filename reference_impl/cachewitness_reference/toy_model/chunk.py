@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cachewitness_reference.toy_model import recurrent
 from cachewitness_reference.toy_model.paged_pools import Pools
@@ -12,8 +12,7 @@ NULL = 0
 """The page that stands for one that is not there."""
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens at positions `start` ... of one request, over `tables`, its pages per group by column.
 
     The last `drafts` tokens are guesses: a recurrent group then writes the state after the last

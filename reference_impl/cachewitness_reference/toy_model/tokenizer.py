@@ -28,7 +28,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: dict[str, int]) -> None:
         self.vocabulary = vocabulary
-        self._pieces = {number: piece for piece, number in vocabulary.items()}
+        self._bytes = {number: _bytes_of(piece) for piece, number in vocabulary.items()}
         self._cut = re.compile(PIECES)
 
     @classmethod
@@ -70,13 +70,11 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids; marks that are no text (end, padding) are left out."""
-        raw = bytearray()
-        for number in ids:
-            piece = self._pieces[number]
-            if piece not in (END, PAD):
-                byte = _BYTE.fullmatch(piece)
-                raw += bytes([int(byte[1], 16)]) if byte else piece.encode()
-        return raw.decode(errors="replace")
+        return b"".join(map(self.bytes_of, ids)).decode(errors="replace")
+
+    def bytes_of(self, number: int) -> bytes:
+        """Return what a token adds to a text: perhaps a part of a character, of a mark nothing."""
+        return self._bytes[number]
 
     def _spelled(self, piece: str) -> Iterable[int]:
         for character in piece:
@@ -85,6 +83,13 @@ class Tokenizer:
                 yield number
             else:
                 yield from (self.vocabulary[f"<0x{byte:02X}>"] for byte in character.encode())
+
+
+def _bytes_of(piece: str) -> bytes:
+    if piece in (END, PAD):
+        return b""
+    byte = _BYTE.fullmatch(piece)
+    return bytes([int(byte[1], 16)]) if byte else piece.encode()
 
 
 def vocabulary(pieces: Iterable[str]) -> dict[str, int]:

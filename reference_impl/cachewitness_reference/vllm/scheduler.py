@@ -176,7 +176,10 @@ class Scheduler:
         """Return the guesses to verify: none unless the request catches up, and none whose place
         would be the model's last.
         """
-        if request.num_computed_tokens + num_new_tokens < request.num_tokens:
+        if (
+            not request.spec_token_ids
+            or request.num_computed_tokens + num_new_tokens < request.num_tokens
+        ):
             return []
         room = self.config.options.max_model_len - 1 - request.num_tokens
         return request.spec_token_ids[: max(min(left, room), 0)]

@@ -4,6 +4,7 @@ is told per group.
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,30 @@ def test_answer_ends_before_a_stop_and_at_its_length(folder: Path, cold: list[An
     )
     assert answer.text == cold[0].text[: cold[0].text.index(stop)]
     assert answer.tokens == cold[0].tokens[: len(answer.tokens)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_text_that_grows_token_by_token_is_that_of_all_tokens(seed: int) -> None:
+    """Characters come in parts, wrong ones among them; a stop may begin in one token and end in
+    another, and may hold the mark of a character that is not whole.
+    """
+    from cachewitness.toy.service import _Job
+    from cachewitness_reference.toy_model.tokenizer import END, Tokenizer, vocabulary
+
+    chance = random.Random(seed)
+    tokenizer = Tokenizer(vocabulary(["aé", "bc"]))
+    pieces = [*"abé€😀".encode(), *b"\xff\xf0\x80"]
+    numbers = [tokenizer.vocabulary[f"<0x{byte:02X}>"] for byte in pieces]
+    numbers += [tokenizer.vocabulary[piece] for piece in ("aé", "bc", "c", "<|pad|>")]
+    stops = tuple(chance.sample(["ca", "é€", "bca", "\ufffdb", "aaa"], chance.randrange(4)))
+    job = _Job(Ask("q", "a", stop=stops, max_tokens=60), tokenizer)
+    for _ in range(80):
+        job.take([chance.choice(numbers)])
+        whole = tokenizer.decode(job.tokens)
+        found = [whole.find(stop) for stop in stops if stop in whole]
+        assert job.text == (whole[: min(found)] if found else whole)
+        assert job.done == (bool(found) or len(job.tokens) == 60)
+    assert tokenizer.decode([tokenizer.vocabulary[END]]) == ""
 
 
 def test_planted_fault_changes_answers(folder: Path) -> None:
