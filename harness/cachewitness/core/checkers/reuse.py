@@ -5,7 +5,7 @@ is no way to be safe.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from cachewitness.core.checkers.finding import Finding, Reuse
 from cachewitness.core.checkers.lookup import Lookup, how_lost
@@ -48,13 +48,12 @@ class ReuseFloor(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.reuse: Reuse = Reuse()
-        self._computed: set[int] = set()
-        """Prefixes that were computed at some time, and with each of them all that it begins with.
-        """
-        self._orderly: set[int] = set()
-        """Those that a request computed which ended as intended."""
-        self._aborted: set[int] = set()
-        """Those that none of these computed, and a request did that was aborted."""
+        self._computed = bytearray()
+        """By prefix: whether it was computed at some time, and with it all that it begins with."""
+        self._orderly = bytearray()
+        """Whether a request computed it which ended as intended."""
+        self._aborted = bytearray()
+        """Whether none of these computed it, and a request did that was aborted."""
         self._came: dict[str, int] = {}
         """Where a request is looked up in the tier once: in which operation it came, or lost its
         pages."""
@@ -148,15 +147,21 @@ class ReuseFloor(Checker):
         """Note what a request leaves that ended as intended, or one that did not."""
         request = ledger.requests[event.r]
         node = request.node_of(request.computed)
-        parent = ledger.trie.parent
-        orderly = isinstance(event, Finished) and not event.by_engine
-        while node >= 0 and node not in self._orderly:
-            if orderly:
-                self._orderly.add(node)
-                self._aborted.discard(node)
-            else:
-                self._aborted.add(node)
+        parent = self._reach(ledger)
+        finished = isinstance(event, Finished) and not event.by_engine
+        orderly = self._orderly
+        while node >= 0 and not orderly[node]:
+            orderly[node] = finished
+            self._aborted[node] = not finished
             node = parent[node]
+
+    def _reach(self, ledger: Ledger) -> Sequence[int]:
+        """Have room to note every prefix that there is; return the parents of all."""
+        parent = ledger.trie.parent
+        if more := len(parent) - len(self._computed):
+            for prefixes in (self._computed, self._orderly, self._aborted):
+                prefixes.extend(bytes(more))
+        return parent
 
     def _acceptable(self, ledger: Ledger, event: Hit) -> bool:
         request = ledger.requests[event.r]
@@ -168,16 +173,18 @@ class ReuseFloor(Checker):
 
     def _note(self, ledger: Ledger, r: str, length: int) -> None:
         node = ledger.requests[r].node_of(length)
-        parent = ledger.trie.parent
+        parent = self._reach(ledger)
         computed = self._computed
-        while node >= 0 and node not in computed:
-            computed.add(node)
+        while node >= 0 and not computed[node]:
+            computed[node] = True
             node = parent[node]
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget prefixes whose nodes stand for others now, and whoever is no request any more."""
+        self._reach(ledger)
         for prefixes in (self._computed, self._orderly, self._aborted):
-            prefixes.difference_update(gone)
+            for node in gone:
+                prefixes[node] = False
         self._dropped.intersection_update(ledger.requests)
 
     def _count(self, ledger: Ledger, event: Hit, owed: int) -> None:
@@ -188,15 +195,16 @@ class ReuseFloor(Checker):
             return
         nodes = ledger.requests[event.r].nodes
         rules = ledger.header.rules
+        self._reach(ledger)
         computed = self._computed
         limit = len(nodes) - 2
-        length = bisect_left(range(1, limit + 1), True, key=lambda at: nodes[at] not in computed)
+        length = bisect_left(range(1, limit + 1), True, key=lambda at: not computed[nodes[at]])
         owed = max(owed, event.resume)
         reach = max(length // rules.alignment * rules.alignment, owed)
         self.reuse.add(Reuse(got=event.resume, owed=owed, reach=reach))
         if reach > owed:
             how = how_lost(ledger, ledger.requests[event.r], reach)
-            if how == "unkept" and nodes[reach] in self._aborted:
+            if how == "unkept" and self._aborted[nodes[reach]]:
                 how = "aborted"
             self.reuse.add(Reuse(**{how: reach - owed}))
 

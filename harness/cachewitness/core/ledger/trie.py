@@ -12,7 +12,8 @@ room than what is live in it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from array import array
+from collections.abc import Collection, Hashable, Iterable
 
 _SYMBOL_BITS = 44
 
@@ -27,8 +28,9 @@ class Trie:
         self._marks = 0
         self._free: list[int] = []
         self.parent: list[int] = []
-        self.depth: list[int] = []
-        self.symbol: list[int] = []
+        self.depth = array("i")
+        self.symbol = array("q")
+        self._numbers = array("i")
 
     def root(self, identity: Hashable) -> int:
         """Return the empty prefix under an identity (salt, adapter, weights, kernels)."""
@@ -50,7 +52,7 @@ class Trie:
         """Return every mark with its symbol; for explanations, not for speed."""
         return self._symbols.items()
 
-    def extend(self, node: int, symbols: Sequence[int]) -> list[int]:
+    def extend(self, node: int, symbols: list[int]) -> list[int]:
         """Return the nodes passed when `node` is extended by one symbol after another."""
         children = self._children
         depth = self.depth[node]
@@ -67,7 +69,7 @@ class Trie:
             node = child
         return out
 
-    def _branch(self, node: int, symbols: Sequence[int]) -> list[int]:
+    def _branch(self, node: int, symbols: list[int]) -> list[int]:
         """Return new nodes, the first of them a child of `node` that it did not have, each other
         a child of the one before.
         """
@@ -76,14 +78,20 @@ class Trie:
         nodes = list(range(first, first + len(symbols)))
         parents = [node, *nodes[:-1]]
         self.parent += parents
-        self.depth += range(depth, depth + len(symbols))
-        self.symbol += symbols
+        self.depth += self._counted(depth, len(symbols))
+        self.symbol.fromlist(symbols)
         keys = [
             (parent << _SYMBOL_BITS) | symbol
             for parent, symbol in zip(parents, symbols, strict=True)
         ]
         self._children.update(zip(keys, nodes, strict=True))
         return nodes
+
+    def _counted(self, first: int, count: int) -> array[int]:
+        """Return so many numbers from `first` on, out of those that were counted once."""
+        if first + count > len(self._numbers):
+            self._numbers = array("i", range(2 * (first + count)))
+        return self._numbers[first : first + count]
 
     def __len__(self) -> int:
         """Return how many prefixes are known."""
