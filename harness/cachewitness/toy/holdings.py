@@ -7,7 +7,7 @@ tensors forget it at the same moment.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 from cachewitness.core.events import Acquire, Event, Header, Publish, Release, Unpublish
 
@@ -25,15 +25,17 @@ class Holdings:
     def __init__(self, header: Header) -> None:
         self._pool_of = {group.id: group.pool for group in header.groups}
         self._null = {(pool.id, page) for pool in header.pools for page in pool.null}
-        self._holders: dict[Page, Counter[str]] = defaultdict(Counter)
+        self._holders: dict[Page, dict[str, int]] = defaultdict(dict)
         self._keys: dict[Page, list[Key]] = defaultdict(list)
         self.freed: list[Page] = []
 
     def follow(self, event: Event) -> None:
         """Take in one event."""
         if isinstance(event, Acquire):
+            holder = event.holder
             for page in event.pages:
-                self._holders[event.pool, page][event.holder] += 1
+                holders = self._holders[event.pool, page]
+                holders[holder] = holders.get(holder, 0) + 1
         elif isinstance(event, Release):
             for page in event.pages:
                 self._drop((event.pool, page), event.holder)
@@ -54,7 +56,7 @@ class Holdings:
 
     def _drop(self, place: Page, holder: str) -> None:
         holders = self._holders[place]
-        if holders[holder]:
+        if holder in holders:
             holders[holder] -= 1
             if not holders[holder]:
                 del holders[holder]

@@ -332,8 +332,8 @@ class ContentFloor(Checker):
         """Compare where the request resumes with the longest prefix that lies somewhere or has
         keys.
         """
-        there = self._untouched(ledger, event.r) if self._lying or self._taken else {}
-        if not there:
+        there = self._left_by(ledger, event.r) if self._lying or self._taken else {}
+        if not any(_untouched(ledger, lying) for lying in there.values()):
             self.opportunities += event.resume > 0
             return None
         lookup = ContentLookup(ledger, ledger.requests[event.r], there)
@@ -354,19 +354,15 @@ class ContentFloor(Checker):
         )
         return None
 
-    def _untouched(self, ledger: Ledger, r: str) -> dict[tuple[int, int], Lying]:
-        """Return what lies untouched, or was given to the request itself in this operation, as
+    def _left_by(self, ledger: Ledger, r: str) -> dict[tuple[int, int], Lying]:
+        """Return what was left lying, or was given to the request itself in this operation, as
         its look-up may come later.
         """
         operation = ledger.holdings.operation
         self._taken = [lying for lying in self._taken if lying.operation == operation]
         there = {(lying.group, lying.node): lying for lying in self._taken if lying.taker == r}
         there.update(self._lying)
-        return {
-            place: lying
-            for place, lying in there.items()
-            if ledger.records[lying.pool][lying.page].node == NOTHING
-        }
+        return there
 
 
 class ContentLookup(Lookup):
@@ -377,7 +373,8 @@ class ContentLookup(Lookup):
     def __init__(
         self, ledger: Ledger, request: RequestRecord, there: dict[tuple[int, int], Lying]
     ) -> None:
-        self._untouched = there
+        self._ledger = ledger
+        self._there = there
         self.found = dict[tuple[int, int], Lying]()
         super().__init__(
             ledger, request, last_block=True, device_alone=ledger.header.rules.tier is not None
@@ -386,10 +383,16 @@ class ContentLookup(Lookup):
     def _has_usable_key(self, group: Group, node: int) -> bool:
         if super()._has_usable_key(group, node):
             return True
-        lying = self._untouched.get((group.id, node))
-        if lying is not None:
-            self.found[group.id, node] = lying
-        return lying is not None
+        lying = self._there.get((group.id, node))
+        if lying is None or not _untouched(self._ledger, lying):
+            return False
+        self.found[group.id, node] = lying
+        return True
+
+
+def _untouched(ledger: Ledger, lying: Lying) -> bool:
+    """Whether nobody has written the page since it was left lying."""
+    return ledger.records[lying.pool][lying.page].node == NOTHING
 
 
 def _for_room(event: Unpublish, record: PageRecord | None) -> bool:

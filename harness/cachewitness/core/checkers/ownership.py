@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 
@@ -64,7 +64,7 @@ class Ownership(Checker):
         """Who took pages and gave them back in the latest step."""
         self._given_back: dict[int, Release] = {}
         """By pool: who gave pages back last."""
-        self._changes: Counter[tuple[int, int]] = Counter()
+        self._changes: defaultdict[tuple[int, int], int] = defaultdict(int)
         """By pool and page whose count is known: how often its holders changed."""
 
     def handlers(self) -> dict[type, Handler]:
@@ -218,7 +218,8 @@ class Ownership(Checker):
             return
         self.opportunities += 1
         before = self._counted[pool]
-        self._changes.update((pool, page) for page in known)
+        for page in known:
+            self._changes[pool, page] += 1
         changes = [self._changes[pool, page] for page in known]
 
         def judge(ledger: Ledger) -> Finding | None:
