@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence, Set
+from itertools import chain
 from typing import NamedTuple
 
 from cachewitness_reference.toy_model import recurrent
@@ -10,6 +11,8 @@ from cachewitness_reference.toy_model.paged_pools import Pools
 
 NULL = 0
 """The page that stands for one that is not there."""
+Claim = tuple[int, Sequence[int]]
+"""A group, and pages that it writes."""
 
 
 class Chunk(NamedTuple):
@@ -45,12 +48,15 @@ class Writes:
         self.attention = [g for g, is_recurrent in enumerate(kinds) if not is_recurrent]
         self._every_block = [g for g in self.recurrent if pools.groups[g].every_block]
         self._sizes = [group.block_size for group in pools.groups]
-        self.claims = [claim for chunk in chunks for claim in self._written(chunk)]
-        self.lost = _lost(self.claims)
+        self.claims, self.lost = self._claimed(chunks)
 
     def kept(self, g: int, page: int) -> bool:
         """Whether what a group writes to a page is there after the step."""
-        return self.pools.writable(page) and not (self.lost and page in self.lost.get(g, ()))
+        return 0 <= page < self.pools.pages and page not in self.not_kept(g)
+
+    def not_kept(self, g: int) -> Set[int]:
+        """Return the pages of which nothing that a group writes is there after the step."""
+        return self.pools.null | self.lost[g] if g in self.lost else self.pools.null
 
     def cuts(self, chunk: Chunk) -> tuple[int, ...]:
         """Return after how many tokens of a chunk recurrent states are wanted; the last is the
@@ -87,23 +93,29 @@ class Writes:
             page_at(chunk.tables[g], (chunk.start - 1) // self._sizes[g]) if chunk.start else NULL
         )
 
-    def _written(self, chunk: Chunk) -> Iterator[tuple[int, list[int]]]:
+    def _claimed(self, chunks: Sequence[Chunk]) -> tuple[list[Claim], dict[int, set[int]]]:
+        claims = [claim for chunk in chunks for claim in self._written(chunk)]
+        pages = [*chain.from_iterable([pages for _, pages in claims])]
+        null = self.pools.null
+        if pages and (
+            min(pages) < 0 or max(pages) >= self.pools.pages or not null.isdisjoint(pages)
+        ):
+            writable = self.pools.writable
+            claims = [(g, [page for page in pages if writable(page)]) for g, pages in claims]
+        # As it mostly is, every page is written once.
+        return claims, {} if len({*pages}) == len(pages) else _lost(claims)
+
+    def _written(self, chunk: Chunk) -> list[Claim]:
         start = chunk.start
-        stop = chunk.stop
-        cuts = self.cuts(chunk)
-        writable = self.pools.writable
-        for g in self.recurrent:
-            yield g, [page for cut in cuts if writable(page := self.target(g, chunk, cut))]
-        for g in self.attention:
-            size = self._sizes[g]
-            yield (
-                g,
-                [
-                    page
-                    for page in chunk.tables[g][start // size : -(-stop // size)]
-                    if writable(page)
-                ],
-            )
+        stop = start + len(chunk.tokens)
+        sizes = self._sizes
+        tables = chunk.tables
+        states = [
+            (g, [self.target(g, chunk, cut) for cut in self.cuts(chunk)]) for g in self.recurrent
+        ]
+        return states + [
+            (g, tables[g][start // sizes[g] : (stop - 1) // sizes[g] + 1]) for g in self.attention
+        ]
 
 
 def page_at(table: Sequence[int], column: int) -> int:
@@ -111,7 +123,7 @@ def page_at(table: Sequence[int], column: int) -> int:
     return table[column] if 0 <= column < len(table) else NULL
 
 
-def _lost(claims: list[tuple[int, list[int]]]) -> dict[int, set[int]]:
+def _lost(claims: list[Claim]) -> dict[int, set[int]]:
     """Return per group the pages that it writes and that another group writes after it in the
     same step.
     """

@@ -51,7 +51,7 @@ def step(
     there = batch(planned.shape, sent(planned.numbers, pools.device))
     states = begin(pools, planned, there, kernels)
     if watch is not None:
-        watch.buckets = planned.chunks
+        watch.buckets = planned.buckets(len(chunks))
         watch.places = [(index, 0) for index in range(len(chunks))]
     return forward(pools, there, states, c, kernels, watch)[:wanted]
 

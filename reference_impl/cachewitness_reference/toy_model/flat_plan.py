@@ -15,13 +15,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from cachewitness_reference.toy_model.chunk import NULL, Chunk, Writes, page_at
+from cachewitness_reference.toy_model.chunk import NULL, Chunk, Claim, Writes
 from cachewitness_reference.toy_model.kernels import Span
 from cachewitness_reference.toy_model.paged_plan import Bucket
 from cachewitness_reference.toy_model.paged_pools import Pools
@@ -49,13 +49,20 @@ class FlatPlan:
     """A step: `numbers` lie on the host as `batch` reads them; `claims` are the pages written, in
     the worker's order.
 
-    `chunks` are those asked for as buckets of one row each, for a watch.
+    `first` are the first tokens of chunks and the end of the last, `cuts` after how many tokens of
+    each a state is wanted, padding's last.
     """
 
     shape: Shape
     numbers: Tensor
-    claims: list[tuple[int, list[int]]]
-    chunks: list[Bucket]
+    claims: list[Claim]
+    first: list[int]
+    cuts: list[tuple[int, ...]]
+
+    def buckets(self, count: int) -> list[Bucket]:
+        """Return so many chunks as buckets of one row each, for a watch."""
+        spans = zip(pairwise(self.first), self.cuts, strict=True)
+        return [Bucket(begin, 1, end - begin, cuts) for (begin, end), cuts in islice(spans, count)]
 
 
 @dataclass
@@ -128,11 +135,8 @@ def plan(
     numbers = array("i")
     for part in parts:
         numbers += array("i", part)
-    buckets = [
-        Bucket(begin, 1, len(chunk.tokens), own)
-        for begin, chunk, own in zip(first, chunks, cuts, strict=False)
-    ]
-    return FlatPlan(shape, torch.frombuffer(numbers, dtype=torch.int32), planner.claims(), buckets)
+    sent = torch.frombuffer(numbers, dtype=torch.int32)
+    return FlatPlan(shape, sent, planner.claims(), first, cuts)
 
 
 class _Planner:
@@ -140,8 +144,9 @@ class _Planner:
         self.pools = pools
         self.chunks = chunks
         self.writes = Writes(pools, chunks)
+        self.last = max([chunk.stop for chunk in chunks])
 
-    def claims(self) -> list[tuple[int, list[int]]]:
+    def claims(self) -> list[Claim]:
         """Return what is claimed; a page that stays its group's is left out, unless groups take
         pages from others.
         """
@@ -157,7 +162,7 @@ class _Planner:
         """
         if g in self.writes.recurrent:
             return 0
-        needed = max(-(-chunk.stop // self.pools.groups[g].block_size) for chunk in self.chunks)
+        needed = -(-self.last // self.pools.groups[g].block_size)
         return max(COLUMNS_LEAST, 1 << (needed - 1).bit_length())
 
     def attention(self, g: int, laid: Sequence[Chunk], columns: int) -> list[Sequence[int]]:
@@ -167,30 +172,30 @@ class _Planner:
         Columns in front of the window are left null.
         """
         size = self.pools.groups[g].block_size
-        kept = self.writes.kept
-        table = array("i")
+        count = self.pools.pages
+        not_kept = self.writes.not_kept(g)
+        table = array("i", [NULL]) * (columns * len(laid))
         places = list[int]()
         window = (
             self.pools.config.sliding_window if self.pools.kinds[g] == "sliding_attention" else 0
         )
-        empty = array("i", [NULL]) * columns
-        for chunk in laid:
+        for at, chunk in enumerate(laid):
             start = chunk.start
-            stop = chunk.stop
+            stop = start + len(chunk.tokens)
             row = chunk.tables[g]
-            oldest = max(0, start - window + 1) // size if window else 0
-            end = -(-stop // size)
-            seen = array("i", row[oldest:end])
-            table += empty[:oldest] + seen + empty[oldest + len(seen) :]
+            end = (stop - 1) // size + 1
+            oldest = (start - window + 1) // size if 0 < window <= start else 0
+            seen = row[oldest:end]
+            first = at * columns + oldest
+            table[first : first + len(seen)] = seen if isinstance(seen, array) else array("i", seen)
             for column in range(start // size, end):
                 begin = column * size
-                page = page_at(row, column)
+                page = row[column] if column < len(row) else NULL
                 low = start if start > begin else begin
                 high = stop if stop < begin + size else begin + size
                 shift = page * size - begin
-                places += (
-                    range(low + shift, high + shift) if kept(g, page) else [NOT_KEPT] * (high - low)
-                )
+                kept = 0 <= page < count and page not in not_kept
+                places += range(low + shift, high + shift) if kept else [NOT_KEPT] * (high - low)
         return [table, places]
 
     def states(
@@ -201,9 +206,13 @@ class _Planner:
         """
         source = self.writes.source
         target = self.writes.target
-        kept = self.writes.kept
+        count = self.pools.pages
+        not_kept = self.writes.not_kept(g)
         reads = [max(source(g, chunk), NULL) if chunk.start else NOT_KEPT for chunk in laid]
         saves = [
             target(g, chunk, cut) for chunk, own in zip(laid, cuts, strict=True) for cut in own
         ]
-        return [reads, [page if kept(g, page) else NOT_KEPT for page in saves]]
+        return [
+            reads,
+            [page if 0 <= page < count and page not in not_kept else NOT_KEPT for page in saves],
+        ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cachewitness_reference.toy_model.chunk import NULL, Chunk, Writes
+from cachewitness_reference.toy_model.chunk import NULL, Chunk, Claim, Writes
 from cachewitness_reference.toy_model.kernels import PLAIN, Kernels
 from cachewitness_reference.toy_model.paged_pools import Pools, sent
 
@@ -100,7 +100,7 @@ class Plan:
     places: list[tuple[int, int]]
     buckets: list[Bucket]
     writes: dict[int, tuple[Handle, Handle]]
-    claims: list[tuple[int, list[int]]]
+    claims: list[Claim]
 
 
 def plan(
