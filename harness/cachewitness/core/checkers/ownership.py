@@ -9,6 +9,7 @@ from itertools import pairwise
 from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.diagnose import keeps_hash
 from cachewitness.core.checkers.finding import KEPT_HASH, Finding
+from cachewitness.core.checkers.locks import TierLocks
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.victims import waiting_for
 from cachewitness.core.checkers.wording import all_named, named, page_list
@@ -22,6 +23,7 @@ from cachewitness.core.events import (
     Preempted,
     Release,
     StepEnd,
+    Submitted,
     Write,
 )
 from cachewitness.core.ledger.ledger import Ledger
@@ -66,6 +68,7 @@ class Ownership(Checker):
         """By pool: who gave pages back last."""
         self._changes: defaultdict[tuple[int, int], int] = defaultdict(int)
         """By pool and page whose count is known: how often its holders changed."""
+        self._locks = TierLocks()
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -76,6 +79,7 @@ class Ownership(Checker):
             Finished: self.on_end,
             Aborted: self.on_end,
             Preempted: self.on_end,
+            Submitted: self.on_submitted,
             StepEnd: self.on_step_end,
         }
 
@@ -85,6 +89,7 @@ class Ownership(Checker):
         """
         self._ended.pop(event.holder, None)
         self._note(event)
+        self._locks.taken(ledger.header, event)
         self._expect_references(event)
         if event.pool in self._last_counts and event.pool not in self._moved:
             self._expect_counts(event)
@@ -110,6 +115,7 @@ class Ownership(Checker):
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Refuse what the holder does not hold, or not so often."""
         self._note(event)
+        self._locks.dropped(event)
         self._given_back[event.pool] = event
         self._expect_references(event)
         if event.pool in self._last_counts and event.pool not in self._moved:
@@ -279,14 +285,23 @@ class Ownership(Checker):
         # A device that runs behind may still write into its pages: until the last step in flight
         # ends it is right to keep them.
         self._ended[event.r] = max([event.step, *ledger.open_steps])
+        self._locks.over(event)
+        return None
+
+    def on_submitted(self, ledger: Ledger, event: Submitted) -> Found:
+        """Count who may have pages of other tiers held for it."""
+        self._locks.came(event.r)
         return None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        """One step after its end, a request holds nothing any more."""
+        """One step after its end, a request holds nothing any more; some steps behind, nothing
+        of another tier is held for it.
+        """
+        found = self._locks.judge(ledger, ledger.header.rules.progress_steps)
         if not self._ended:
-            return None
+            return found
         due = [r for r, step in self._ended.items() if step < event.step]
-        found = [_leak(ledger, r) for r in due if ledger.holdings.pages_of.get(r)]
+        found += [_leak(ledger, r) for r in due if ledger.holdings.pages_of.get(r)]
         for r in due:
             del self._ended[r]
         return found
