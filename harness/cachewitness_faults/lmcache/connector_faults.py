@@ -183,5 +183,33 @@ FAULTS: tuple[Mutant, ...] = (
         anomaly="state-position-skew",
         checker="safety-law",
     ),
+    fault(
+        Edit(
+            ADAPTER,
+            "LMCacheMPSchedulerAdapter",
+            "free_lookup_locks",
+            "cache_salt=cache_salt,",
+            'cache_salt="",',
+        ),
+        name="lmcache-connector-locks-freed-without-salt",
+        what="What is let go of is named without its salt, so what was locked stays so.",
+        mirrors="LMCache/LMCache#3770",
+        anomaly="leak",
+        checker="ownership",
+    ),
+    fault(
+        Edit(
+            CONNECTOR,
+            OWNER,
+            "update_state_after_alloc",
+            "if free_end > 0:",
+            "if False:",
+        ),
+        name="lmcache-connector-locks-of-what-the-device-has-kept",
+        what="What was looked up and is not loaded, since the device has it, stays locked.",
+        mirrors="vllm-project/vllm#35931",
+        anomaly="leak",
+        checker="ownership",
+    ),
 )
 """Each is shown with the connector `lmcache`, which has the installed LMCache as its store."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing
+from cachewitness.core.checkers.locks import WAITED
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Hit
 from cachewitness.core.result import Activity, Result
@@ -37,7 +38,14 @@ needs_lmcache = pytest.mark.skipif(
 BOTH = [*REAL, pytest.mark.lmcache, needs_lmcache]
 
 SEEDS = 3
-NAMED = {"fabricated-snapshot", "lost-hit", "partial-commit", "stale-hit", "state-position-skew"}
+NAMED = {
+    "fabricated-snapshot",
+    "leak",
+    "lost-hit",
+    "partial-commit",
+    "stale-hit",
+    "state-position-skew",
+}
 
 
 def configurations() -> list[Configuration]:
@@ -112,6 +120,15 @@ def tell(
 
 def anomalies(result: Result) -> set[str]:
     return {finding.anomaly for finding in result.findings}
+
+
+def unlisted(result: Result) -> list[str]:
+    """Return what `fixtures/expected/vllm-0.33-lmcache.txt` does not list of locks."""
+    return [
+        one.sentence
+        for one in result.findings
+        if not (one.anomaly == "leak" and WAITED in one.sentence)
+    ]
 
 
 def finding(name: str) -> Trace:
@@ -190,7 +207,7 @@ class TestInstalled:
         activity = Activity()
         for trace in traces(configuration):
             result = run(trace)
-            assert [finding.sentence for finding in result.findings] == []
+            assert unlisted(result) == []
             activity.add(result.activity)
         assert (
             min(activity.hits, activity.from_tier, activity.loaded_tokens, activity.preemptions) > 0
@@ -222,7 +239,7 @@ class TestInstalled:
         activity = Activity()
         for trace in traces(Configuration(layouts.load(layout), options)):
             result = run(trace, "lmcache-outputs")
-            assert [finding.sentence for finding in result.findings] == []
+            assert unlisted(result) == []
             activity.add(result.activity)
         assert min(activity.from_tier, activity.loaded_tokens, activity.drafts_accepted) > 0
         assert activity.drafts > activity.drafts_accepted
@@ -292,6 +309,15 @@ class TestInstalled:
         }
         assert anomalies(tell([*full, *comes], pages=9, connector="lmcache-strict")) == set()
         assert anomalies(tell([*full, *waits], pages=9)) == set()
+
+    def test_what_a_request_looked_up_that_ends_while_it_waits_stays_locked(self) -> None:
+        """The prompt of r2 finds no room beside r3; if it joins before it ends nothing is found."""
+        full: list[Op] = [*STORED, Submit("r3", "b:90"), Step(), Step(), Submit("r2", "a:70")]
+        ends: list[Op] = [Step(), Finish("r2"), Step(), Finish("r3"), *[Step()] * 12]
+        joins: list[Op] = [Step(), Finish("r3"), *[Step()] * 6, Finish("r2"), *[Step()] * 12]
+        (found,) = {one.line.split(";")[1] for one in tell([*full, *ends], pages=9).findings}
+        assert found == f" r2 {WAITED}"
+        assert anomalies(tell([*full, *joins], pages=9)) == set()
 
     @pytest.mark.parametrize(
         ("chunk", "found"), [("lmcache", set()), ("lmcache-chunks", {"stale-hit"})]
