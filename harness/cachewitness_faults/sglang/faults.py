@@ -15,6 +15,7 @@ TREE, CACHE = "mem_cache.unified_cache.unified_tree_core", "mem_cache.unified_ra
 STATES = "mem_cache.unified_cache.components.mamba"
 WINDOWS = "mem_cache.unified_cache.components.swa"
 REQUESTS = "mem_cache.common"
+SLOTS = "mem_cache.allocator.swa"
 
 fault = partial(edited, engine=NAME, patches=PATCHES)
 
@@ -163,5 +164,144 @@ FAULTS = (
         anomaly="premature-release",
         checker="window-liveness",
         group="G",
+    ),
+    fault(
+        Edit(
+            WINDOWS,
+            "SWAComponent",
+            "prepare_for_caching_req",
+            "insert_params.set_evicted_seqlen( self.component_type,"
+            " req.kv.get_evicted_seqlen(self.component_type) )",
+            "pass",
+        ),
+        Edit(
+            WINDOWS,
+            "SWAComponent",
+            "free_out_of_window_slots",
+            "insert_params.set_evicted_seqlen( self.component_type,"
+            " req.kv.get_evicted_seqlen(self.component_type) )",
+            "pass",
+        ),
+        name="sglang-given-back-window-put-into-the-tree",
+        what=(
+            "A chunk's insertion is not told how much of the window was given back, so slots that"
+            " are nobody's can be hit."
+        ),
+        mirrors="sgl-project/sglang#30845",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="G",
+    ),
+    fault(
+        Edit(
+            REQUESTS,
+            "",
+            "free_swa_out_of_window_slots",
+            "ceil_align( max(sliding_window_size, page_size), page_size )",
+            "sliding_window_size",
+        ),
+        name="sglang-window-in-a-page-freed-to-the-last-leaf",
+        what=(
+            "Where a page is longer than the window, all of the last leaf's window is given back."
+        ),
+        mirrors="sgl-project/sglang#29860",
+        anomaly="lost-replay-boundary",
+        checker="replay-boundary-retained",
+        group="G",
+    ),
+    fault(
+        Edit(
+            SLOTS,
+            "SWATokenToKVPoolAllocator",
+            "_free_swa_pages_none_cuda",
+            "self.clear_full_to_swa_mapping(mapping_indices) return swa_pages",
+            "beside = (mapping_indices.max().reshape(1) + 1).clamp(max=self._size_full)\n"
+            "self.clear_full_to_swa_mapping(mapping_indices)\n"
+            "self.clear_full_to_swa_mapping(self._expand_to_full_pages(beside))\n"
+            "return swa_pages",
+        ),
+        name="sglang-mapping-of-the-next-page-cleared",
+        what=(
+            "With the window's slots of a page, the next page's are forgotten: what it has is"
+            " found as slot 0, and never free again."
+        ),
+        mirrors="sgl-project/sglang#36457",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="G",
+    ),
+    fault(
+        Edit(
+            WINDOWS,
+            "SWAComponent",
+            "_set_swa",
+            "allocator.clear_full_to_swa_mapping(incoming_full)",
+            "pass",
+        ),
+        Edit(
+            WINDOWS,
+            "SWAComponent",
+            "apply_component_action",
+            "alloc.free_full_segment(action.incoming_full, start_pos=0)",
+            "alloc.free_segment(action.incoming_full, start_pos=0)",
+        ),
+        name="sglang-window-freed-by-a-stale-mapping",
+        what=(
+            "A window that is put back into a locked node is given back with the slots that it"
+            " came with."
+        ),
+        mirrors="sgl-project/sglang#27586",
+        anomaly="double-free",
+        checker="ownership",
+        group="G",
+    ),
+    fault(
+        Edit(
+            STATES,
+            "MambaComponent",
+            "prepare_for_caching_req",
+            "insert_params.mamba_value = mamba_value_donated return cache_len",
+            "insert_params.mamba_value = mamba_value_donated\nreturn cache_len - 1",
+        ),
+        name="sglang-chunk-state-a-token-late",
+        what="The state that a chunk leaves is found a token in front of its position.",
+        mirrors="sgl-project/sglang#31833",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="A",
+    ),
+    fault(
+        Edit(
+            STATES,
+            "MambaComponent",
+            "prepare_for_caching_req",
+            "if is_finished: if cache_len is None:",
+            "if is_finished:\n    cache_len -= 1\n    if cache_len is None:",
+        ),
+        name="sglang-generated-state-a-token-late",
+        what="The state at the end of an answer is found a token in front of its position.",
+        mirrors="sgl-project/sglang#31850",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="A",
+    ),
+    fault(
+        Edit(
+            CACHE,
+            "UnifiedRadixCache",
+            "checkpoint_into_tree",
+            "self.req_to_token_pool.write( (req.kv.req_pool_idx, slice(req.kv.cache_protected_len,"
+            " len(new_indices))), new_indices[req.kv.cache_protected_len :], )",
+            "pass",
+        ),
+        name="sglang-table-names-freed-duplicates",
+        what=(
+            "The pages of a chunk that the tree had already are given back, and its request's"
+            " table goes on naming them."
+        ),
+        mirrors="sgl-project/mini-sglang#142",
+        anomaly="aliased-write",
+        checker="ownership",
+        group="H",
     ),
 )

@@ -287,7 +287,8 @@ class SglangCache(Adapter):
             if RECURRENT in self._groups:
                 pages[self._groups[RECURRENT]] = []
             self.diff.hit(req.rid, length, pages)
-        self._settle([req.rid])
+        # A look-up may part a node; what the front part has then is of a prefix of this request.
+        self._settle([req.rid], served=req.rid)
 
     def _cut(self, req: Any, stop: int) -> int:
         """Return where a chunk ends: all but the last of a request end with a page.
@@ -311,7 +312,7 @@ class SglangCache(Adapter):
             self.built.requests.mamba_allocator.free(req.kv.mamba_pool_idx.unsqueeze(-1))
             req.kv.mamba_pool_idx = None
         req.prefix_len = req.kv.cache_protected_len = 0
-        self._settle()
+        self._settle(served=req.rid)
 
     def _copied(self, req: Any) -> list[tuple[int, int]]:
         """Return the states that are copied when a request joins, and forget about them."""

@@ -29,4 +29,23 @@ def configurations() -> list[Configuration]:
             GroupSpec("full", 4),
             GroupSpec("sliding", 4, window=9),
         ),
+        _of(
+            "sglang-window-in-a-page",
+            "a sliding window that is shorter than a page",
+            GroupSpec("full", 8),
+            GroupSpec("sliding", 8, window=5),
+        ),
+        _of(
+            "sglang-window-tokens",
+            "a sliding window, pages of 1",
+            GroupSpec("full", 1),
+            GroupSpec("sliding", 1, window=9),
+        ),
+        _of(
+            "sglang-window-state",
+            "a sliding window and a state, pages of 1",
+            GroupSpec("full", 1),
+            GroupSpec("sliding", 1, window=9),
+            GroupSpec("recurrent", 8),
+        ),
     ]

@@ -74,7 +74,7 @@ class Scenario:
 def exact_replay(s: Script, shape: Shape) -> int:
     """Replay prompts whose lengths lie on, before and behind a boundary."""
     u = shape.unit
-    for index, length in enumerate((6 * u - 1, 6 * u, 6 * u + 1, u + 1, u - 1)):
+    for index, length in enumerate((6 * u - 1, 6 * u, 6 * u + 1, u + 1, max(u - 1, 1))):
         text = f"doc{index}"
         s.serve(f"a{index}", f"{text}:{length}", chunk=2 * u, decode=2)
         s.serve(f"b{index}", f"{text}:{length}", chunk=3 * u, decode=2)
