@@ -92,6 +92,17 @@ def test_a_server_without_salts_is_asked_cold_by_its_own_switch_and_other_texts_
     assert [left.what for left in reports[1].not_run] == ["answers: salt in traces"]
 
 
+@pytest.mark.parametrize(("heeded", "found"), [(False, {"foreign-restore"}), (True, set())])
+def test_salts_that_a_server_takes_and_does_not_heed_are_found_if_it_promises_them(
+    heeded: bool, found: set[str]
+) -> None:
+    """kvcache-ai/ktransformers#2184: the field is taken, and five salts share one prefix."""
+    with Double(salts=heeded, switch=True).serving() as double:
+        spec = spec_of(double, salts="promised")
+        result = runs(story(spec, "tenants"), spec)
+    assert {one.anomaly for one in result.findings} == found
+
+
 @pytest.mark.parametrize(("takes", "found"), [(38, ["answer-missing"]), (39, []), (0, [])])
 def test_prompts_as_long_as_a_server_says_are_answered(takes: int, found: list[str]) -> None:
     """A server may take more than it says, and no token less."""

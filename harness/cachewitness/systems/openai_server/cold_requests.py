@@ -51,19 +51,25 @@ Way = Literal["another server", "salts", "cache_prompt"]
 
 @dataclass(frozen=True)
 class Manner:
-    """How a server is asked: how without its cache, whether it keeps salts apart, and whether it
-    leaves a count of 0 out.
+    """How a server is asked: how without its cache, whether it keeps salts apart, whether it
+    leaves a count of 0 out, and whether salts are sent since it promises to keep them apart.
     """
 
     way: Way
     salted: bool
     zero_left_out: bool = False
+    promised: bool = False
+
+    @property
+    def sends_salts(self) -> bool:
+        """Whether requests have salts."""
+        return self.salted or self.promised
 
     def fields(self, salt: str, *, caching: bool) -> dict[str, Any]:
         """Return what a request has beside its prompt; without the cache the salt must be one
         that nobody used.
         """
-        salted = {"cache_salt": salt} if self.salted else {}
+        salted = {"cache_salt": salt} if self.sends_salts else {}
         return salted | (
             {"cache_prompt": False} if self.way == "cache_prompt" and not caching else {}
         )

@@ -32,7 +32,7 @@ from cachewitness.systems.openai_server.request import NotSent, Request
 
 class ServerChoice(NamedTuple):
     """What the engine's name says of a server: `cold` is a second one without a cache, `block`
-    in tokens.
+    in tokens; `promised`: it is said to keep salts apart, whatever it does.
     """
 
     warm: Address
@@ -43,6 +43,7 @@ class ServerChoice(NamedTuple):
     shortest: int
     block: int
     stream: bool
+    promised: bool = False
 
 
 class Known(NamedTuple):
@@ -77,7 +78,7 @@ def known(settings: ServerChoice) -> Known:
         _KNOWN[settings] = Known(
             model,
             version_of(settings.warm),
-            prove(warm, cold, settings.block),
+            replace(prove(warm, cold, settings.block), promised=settings.promised),
             longest_prompt(settings.warm, model),
         )
     return _KNOWN[settings]
@@ -109,7 +110,8 @@ class OpenAiServer(StreamingEngine[Request | NotSent]):
         )
         self._shortest = settings.shortest
         self._absences = Absences()
-        super().__init__(declared(NAME, header, rules, version=version, salt=salted))
+        sends = self._known.manner.sends_salts
+        super().__init__(declared(NAME, header, rules, version=version, salt=sends))
 
     def request(self, op: Submit) -> Request | NotSent:
         """Return a request for an answer that must be the known model's, and restore nothing if

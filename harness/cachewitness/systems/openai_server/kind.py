@@ -27,6 +27,7 @@ from cachewitness.systems.openai_server.engine import OpenAiServer, ServerChoice
 
 BLOCK, VOCABULARY = 16, 256
 DTYPES = ("bfloat16", "float16", "float32")
+SALTS = ("proven", "promised")
 SHRINKING = 60
 """Traces that are tried in search of a smaller one."""
 
@@ -53,6 +54,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         shortest=_number(options, "shortest", 1),
         block=_number(options, "block", BLOCK),
         stream=stream,
+        promised=chosen(NAME, options, "salts", SALTS) == "promised",
     )
     return OpenAiServer(header, settings, caching=caching)
 
@@ -96,6 +98,10 @@ ENGINE = EngineKind(
         ),
         "vocabulary": f"prompts are spelled in ids below that; default: {VOCABULARY}",
         "shortest": "prompts of fewer tokens are not sent, and count as given up; default: 1",
+        "salts": (
+            "proven (default): they are sent if the server keeps them apart; promised: they are"
+            " sent, and one prompt that two of them share is a finding"
+        ),
         "stream": "yes (default), or no: for a server that sends an answer whole",
         "caching": "on (default), or off: the uncached twin",
     },
