@@ -487,3 +487,27 @@ def test_a_checkpoint_that_was_left_is_a_finding_and_one_that_is_not_there_is_no
     (tally,) = [tally for tally in result.tallies if tally.checker == "answers"]
     reason = f"nothing restored: {why.partition(' (')[0]}"
     assert tally.excused == ({} if unused else {reason: 1})
+
+
+@pytest.mark.parametrize(
+    ("restored", "unused", "why"),
+    [
+        (20, "the slot's cells fit and were not used", ""),
+        (0, "", "its slot was cleared before"),
+        (None, "", "its slot was cleared before"),
+    ],
+    ids=["all of it", "nothing, as the server says", "not from a file"],
+)
+def test_what_a_slot_has_of_a_file_is_owed(restored: int | None, unused: str, why: str) -> None:
+    """ggml-org/llama.cpp#28194: a file is restored, success is reported, and nothing is reused."""
+    checkpoints = Checkpoints()
+    for name, prompt in {"a": [7] * 20, "b": [7] * 30}.items():
+        checkpoints.number(name, prompt)
+    checkpoints.follow([*ran(0, 20), slot("clearing prompt with 20 tokens", -1)])
+    if restored is not None:
+        checkpoints.brought_back(0, restored)
+    checkpoints.follow(ran(1, 30))
+    assert checkpoints.unused("b").startswith(unused) and bool(unused) == bool(
+        checkpoints.unused("b")
+    )
+    assert checkpoints.why("b").startswith(why) and bool(why) == bool(checkpoints.why("b"))

@@ -49,8 +49,9 @@ NOTHING = KeptState("", 0)
 @dataclass
 class Slot:
     """What a slot has: its cells, its checkpoints, the request in it, and the checkpoint that
-    this one was given, of those that were `offered` when it came. `cleared` since then, or before
-    it (`doubted`): what it has is not certain. `full`: what the host had for it did not fit.
+    this one was given, of those that were `offered` when it came. `purged` since then, or `erased`
+    and not `brought_back` from a file, or so before it (`doubted`): what it has is not certain.
+    `full`: what the host had for it did not fit.
     """
 
     cells: KeptState = NOTHING
@@ -59,9 +60,16 @@ class Slot:
     begins: bool = False
     restored: KeptState | None = None
     offered: list[KeptState] = field(default_factory=list)
-    cleared: bool = False
+    purged: bool = False
+    erased: bool = False
+    brought_back: bool = False
     doubted: bool = False
     full: bool = False
+
+    @property
+    def cleared(self) -> bool:
+        """Whether what it has is not certain."""
+        return self.purged or (self.erased and not self.brought_back)
 
 
 @dataclass(eq=False)
@@ -151,6 +159,12 @@ class Checkpoints:
         """
         return "" if self._lost else self._unused.get(r, "")
 
+    def brought_back(self, number: int, tokens: int) -> None:
+        """Take note that a slot was erased and has so many tokens of a file, by the server's own
+        words; they are not in the log.
+        """
+        self._slots[number].brought_back = self._slots[number].cells.taken == tokens
+
     def follow(self, lines: Iterable[str]) -> None:
         """Take lines of the log in."""
         for line in lines:
@@ -161,7 +175,7 @@ class Checkpoints:
             elif found := _OF_HOST.search(line):
                 _act(self._host_lines, found[2])
             elif found := _PURGED.search(line):
-                self._slots[int(found[1])].cleared = True
+                self._slots[int(found[1])].purged = True
 
     # --- slots ------------------------------------------------------------------------------------
 
@@ -179,7 +193,7 @@ class Checkpoints:
             slot.cells = NOTHING
             slot.checkpoints = []
         else:
-            slot.cleared = True
+            slot.erased = True
         self._leaving = None
 
     def _launched(self, slot: Slot) -> None:
@@ -188,7 +202,7 @@ class Checkpoints:
         slot.restored = None
         slot.offered = slot.checkpoints[:]
         slot.doubted = slot.cleared
-        slot.cleared = False
+        slot.purged = slot.erased = slot.brought_back = False
 
     def _restored(self, slot: Slot, first: int, last: int, taken: int) -> None:
         same = [kept for kept in slot.checkpoints if (kept.first, kept.taken) == (first, taken)]

@@ -112,7 +112,8 @@ class LlamaCpp(StreamingEngine[Completion]):
     def quiet(self) -> None:
         """Put the slots through their files, if that is asked for."""
         if self._settings.switches["slot_files"]:
-            self._server.through_files()
+            for slot, tokens in self._server.through_files().items():
+                self._checkpoints.brought_back(slot, tokens)
 
     def close(self) -> None:
         """Let everybody go, and end the server."""

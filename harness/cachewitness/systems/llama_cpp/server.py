@@ -77,8 +77,11 @@ class Server:
         while self.under_way() > running and time.monotonic() < until:
             time.sleep(POLL)
 
-    def through_files(self) -> None:
-        """Save every slot that holds something, erase it, and restore it from its file."""
+    def through_files(self) -> dict[int, int]:
+        """Save every slot that holds something, erase it, and restore it from its file; return how
+        many tokens each has then, by the server's own words.
+        """
+        restored = {}
         for slot in self.slots():
             number = slot["id"]
             for action in ("save", "erase", "restore"):
@@ -91,6 +94,9 @@ class Server:
                     )
                 if action == "save" and not reply["n_saved"]:
                     break
+                if action == "restore":
+                    restored[number] = int(reply["n_restored"])
+        return restored
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Return the status and the JSON that the server answers. Raises ServerFailed if it is
