@@ -511,3 +511,41 @@ def test_what_a_slot_has_of_a_file_is_owed(restored: int | None, unused: str, wh
         checkpoints.unused("b")
     )
     assert checkpoints.why("b").startswith(why) and bool(why) == bool(checkpoints.why("b"))
+
+
+@pytest.mark.parametrize(
+    ("later", "unused"), [(60, "a checkpoint behind 60 tokens fits and was not used"), (61, "")]
+)
+def test_a_checkpoint_just_where_it_is_needed_is_owed_beside_an_earlier_one(
+    later: int, unused: str
+) -> None:
+    """ggml-org/llama.cpp#23589: `<` where `<=` would do, so an earlier checkpoint is restored and
+    what lies between is computed again each turn. `b` parts from `a` behind 60 tokens.
+    """
+    checkpoints = Checkpoints()
+    for name, prompt in {"a": [7] * 90, "b": [*[7] * 60, *[8] * 30]}.items():
+        checkpoints.number(name, prompt)
+    made = [
+        f"created context checkpoint (pos_min = {taken - 1}, pos_max = {taken - 1},"
+        f" n_tokens = {taken}, size = 0.1 MiB)"
+        for taken in (30, later)
+    ]
+    first = ran(0, 90)
+    checkpoints.follow([*first[:-1], *map(slot, made), first[-1]])
+    second = ran(1, 90, at=30)
+    restored = "restored context checkpoint (pos_min = 29, pos_max = 29, n_tokens = 30, n_past = 30"
+    checkpoints.follow([*second[:-2], slot(restored), *second[-2:]])
+    assert [(one.of, one.at) for one in checkpoints.resumed("b")] == [("a", 30)]
+    assert checkpoints.unused("b").partition(" (")[0] == unused
+
+
+@pytest.mark.parametrize(("first", "fits"), [(29, True), (30, False)])
+def test_a_window_that_begins_just_where_it_is_needed_fits(first: int, fits: bool) -> None:
+    """A token at position 60 reads 29 to 59 and itself, by a window of 32."""
+    checkpoints = Checkpoints("sliding", 32)
+    for name, prompt in {"a": [7] * 90, "b": [*[7] * 60, *[8] * 30]}.items():
+        checkpoints.number(name, prompt)
+    made = f"created context checkpoint (pos_min = {first}, pos_max = 59, n_tokens = 60, size = 1"
+    lines = ran(0, 90)
+    checkpoints.follow([*lines[:-1], slot(made), lines[-1], *ran(1, 90)])
+    assert bool(checkpoints.unused("b")) == fits

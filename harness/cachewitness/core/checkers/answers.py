@@ -200,7 +200,7 @@ class AnswersAgree(Checker):
             self._repeated.append(event.restored > 0)
             if self._is_lost(event):
                 return [self._lost(event)]
-        if event.unused and event.restored == 0 and self._alone_to_its_end(event):
+        if event.unused and event.restored >= 0 and self._alone_to_its_end(event):
             return [self._left(event)]
         reach, whose = self._reach(event.r)
         if event.restored > max(reach, self._by_chance):
@@ -349,12 +349,13 @@ class AnswersAgree(Checker):
     def _left(self, answer: Answer) -> Finding:
         length = count(len(self._requests[answer.r].tokens), "token")
         unused = one_line(answer.unused)
+        less = str(answer.restored) if answer.restored else "nothing"
         sentence = (
             f"Let {answer.r} ask with a prompt of {length}, and nobody beside it. The engine says"
-            f" what it keeps, and that {unused}. However it restores nothing: a"
+            f" what it keeps, and that {unused}. However it restores {less}: a"
             " contradiction."
         )
-        line = f"{named(answer.r)} restored nothing of its {length}: {unused}"
+        line = f"{named(answer.r)} restored {less} of its {length}: {unused}"
         return Finding(anomaly=LOST, r=answer.r, sentence=sentence, line=line)
 
     def _foreign(self, answer: Answer, reach: int, whose: str) -> Finding:

@@ -154,8 +154,8 @@ class Checkpoints:
         return self._why.get(r, "" if r in self._unused else "the log does not show it")
 
     def unused(self, r: str) -> str:
-        """Return what fitted the prompt of a request for which nothing was restored; empty if
-        nothing did.
+        """Return what fitted the prompt of a request and was not restored for it; empty if nothing
+        did.
         """
         return "" if self._lost else self._unused.get(r, "")
 
@@ -225,9 +225,24 @@ class Checkpoints:
             kept = slot.restored or slot.cells
             event = Resumed(r=slot.r, at=at, of=kept.of, taken=kept.taken, first=kept.first)
             self._resumed[slot.r].append(event)
+            self._note_later(slot, at)
         elif slot.begins:
             self._note_missing(slot)
         slot.begins = slot.full = False
+
+    def _note_later(self, slot: Slot, at: int) -> None:
+        """Note that a checkpoint fits which lies further than where a request goes on; that may be
+        a token in front of the checkpoint's end.
+        """
+        prompt = self._prompts.get(slot.r, [])
+        shared = self._shared(prompt, slot.cells)
+        reach = min(shared, len(prompt) - 1)
+        later = [kept.taken for kept in slot.offered if self._fits(kept, reach)]
+        if later and max(later) - 1 > at and not slot.doubted:
+            self._unused[slot.r] = (
+                f"a checkpoint behind {max(later)} tokens fits and was not used (it shares"
+                f" {shared} tokens with {slot.cells.of})"
+            )
 
     def _note_missing(self, slot: Slot) -> None:
         """Note what a slot lacks from which its request could go on: tokens that both begin with,
@@ -284,10 +299,10 @@ class Checkpoints:
         return shared_tokens(prompt, self._prompts.get(cells.of, [])[: cells.taken])
 
     def _fits(self, kept: KeptState, reach: int) -> bool:
-        """Whether a checkpoint is one to go on from, as the server itself asks it to be: its window
-        is whole at the end of what is shared.
+        """Whether a checkpoint is one to go on from: its window is whole at the end of what is
+        shared, the next token's own place included.
         """
-        whole = kept.first == 0 or 0 <= kept.first < reach - self._window
+        whole = kept.first == 0 or 0 <= kept.first <= reach - self._window + 1
         return self._keeps in ("recurrent", "sliding") and kept.taken <= reach and whole
 
     def _continues(self, cells: KeptState, reach: int) -> bool:

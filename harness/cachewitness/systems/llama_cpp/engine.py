@@ -100,8 +100,8 @@ class LlamaCpp(StreamingEngine[Completion]):
         ):
             time.sleep(POLL)
             self._checkpoints.follow(self._log.lines())
-        if answer.restored == 0:
-            why = self._checkpoints.why(answer.r)
+        if answer.restored >= 0:
+            why = self._checkpoints.why(answer.r) if answer.restored == 0 else ""
             answer = replace(answer, why=why, unused=self._checkpoints.unused(answer.r))
         return [*self._checkpoints.resumed(answer.r), answer]
 
