@@ -46,6 +46,8 @@ def spans_problem(group: Group | GroupSpec, where: str) -> str:
     spans = {"block_size": group.block_size}
     spans |= {"window": group.window} if group.kind == "sliding" else {}
     spans |= {"chunk": group.chunk} if group.kind == "chunked" else {}
+    if getattr(group, "cleared", False) and group.kind != "recurrent":
+        return f"cleared - {where}; a recurrent group has states that are cleared"
     answers = getattr(group, "answer_window", 0)
     if answers < 0 or (answers and group.kind != "full"):
         return f"answer_window {answers} - {where}; a full group may have one, of at least 1 token"

@@ -287,6 +287,24 @@ FAULTS = (
     ),
     fault(
         Edit(
+            "mem_cache.memory_pool",
+            "HybridReqToTokenPool",
+            "alloc",
+            "req.kv.mamba_needs_clear = True",
+            "req.kv.mamba_needs_clear = False",
+        ),
+        name="sglang-garbage-state-donated",
+        what=(
+            "A request begins with the state that its slot had from another one, and leaves in the"
+            " tree what it makes of it."
+        ),
+        mirrors="sgl-project/sglang#31474",
+        anomaly="state-position-skew",
+        checker="safety-law",
+        group="A",
+    ),
+    fault(
+        Edit(
             CACHE,
             "UnifiedRadixCache",
             "checkpoint_into_tree",

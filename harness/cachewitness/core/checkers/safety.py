@@ -17,10 +17,10 @@ from cachewitness.core.checkers.difference import difference
 from cachewitness.core.checkers.finding import EARLY_COPY, ROUNDED_UP, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, key_of, named, page_list, with_detail
-from cachewitness.core.events import Header, Hit, Publish, Read, StepEnd, Submitted
+from cachewitness.core.events import Header, Hit, Publish, Read, StepBegin, StepEnd, Submitted
 from cachewitness.core.ledger.given_back import cause_of
 from cachewitness.core.ledger.ledger import Ledger
-from cachewitness.core.ledger.records import NOTHING, Content, Key
+from cachewitness.core.ledger.records import NOTHING, Content, Key, PageRecord
 
 
 class SafetyLaw(Checker):
@@ -43,7 +43,21 @@ class SafetyLaw(Checker):
     answers_for_reads = True
 
     def handlers(self) -> dict[type, Handler]:
-        return {Read: self.on_read, Hit: self.on_hit}
+        return {Read: self.on_read, Hit: self.on_hit, StepBegin: self.on_step_begin}
+
+    def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
+        """Ask for zeros where a text begins, of a device that would go on from what is there."""
+        cleared = [group for group in ledger.groups if group.cleared]
+        found = []
+        for run in event.runs if cleared else ():
+            for group in cleared if run.start == 0 else ():
+                self.opportunities += 1
+                page = run.tables[group.id][0]
+                zeros = {one for pool, pages in event.zeros if pool == group.pool for one in pages}
+                record = ledger.record(group.id, page)
+                if page not in zeros and record is not None and _is_used(record):
+                    found.append(_not_cleared(run.r, page, event.step))
+        return found
 
     def on_read(self, ledger: Ledger, event: Read) -> Found:
         """Count reads of what a hit restored; every read where nothing is ever cached."""
@@ -78,6 +92,21 @@ class SafetyLaw(Checker):
         )
         line = _hit_line(event, key, "which a reset ended")
         return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence, line=line),)
+
+
+def _is_used(record: PageRecord) -> bool:
+    """Whether a page has, or had, what somebody computed, and no zeros since."""
+    return not record.zeroed and (record.tenants > 1 or record.node != NOTHING)
+
+
+def _not_cleared(r: str, page: int, step: int) -> Finding:
+    sentence = (
+        f"Let {r} begin its text in step {step}. The device goes on from the state that page {page}"
+        " holds, which is another text's and was not cleared; however before its first token there"
+        " is no state: a contradiction."
+    )
+    line = f"{named(r)} began its text from what page {page} held, which was not cleared"
+    return Finding(anomaly="state-position-skew", r=r, sentence=sentence, line=line)
 
 
 def _beyond(ledger: Ledger, hit: Hit) -> Finding | None:

@@ -67,7 +67,14 @@ def _reserved(states: int) -> int:
 
 def _group(kind: str, number: int, asked: PoolSizes) -> Group:
     if kind == RECURRENT:
-        return Group(id=number, kind="recurrent", block_size=asked.max_model_len, pool=number)
+        # The kernels of GatedDeltaNet read the slot's state also where a prompt begins.
+        return Group(
+            id=number,
+            kind="recurrent",
+            block_size=asked.max_model_len,
+            pool=number,
+            cleared=True,
+        )
     if kind == SLIDING:
         return Group(
             id=number, kind="sliding", block_size=asked.page_size, pool=number, window=asked.window
