@@ -68,10 +68,9 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     `answer_window` reads the whole prompt, and of the answer so many tokens (query included). A
     recurrent group writes its state at the end of a chunk (`chunk-end`) or at every block boundary
     that the chunk crosses as well (`every-block`). Where its device goes on from whatever the page
-    holds, also at the beginning of a text, the page has to be zeroed for that (`cleared`). A group in a pool of another tier than `local`
-    is never run: its keys name stored copies of the pages of the group
-    `source_group`, where a hit may find them
-    too (−1: the engine does not say of which).
+    holds, also at the beginning of a text, the page has to be zeroed for that (`cleared`). A group
+    in a pool of another tier than `local` is never run: its keys name stored copies of the pages of
+    the group `source_group`, where a hit may find them too (−1: the engine does not say of which).
     """
 
     id: int

@@ -251,7 +251,7 @@ class _Reader:
         )
         match = _matched(pattern, rest, form)
         names = {"of": "source_group"}
-        measures = {
+        measures: dict[str, Any] = {
             names.get(name, name): int(value)
             for name, value in re.findall(r"(\w+) (\d+)", match[4])
         }

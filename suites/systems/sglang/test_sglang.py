@@ -200,6 +200,26 @@ def test_without_its_cache_nothing_is_hit_and_nothing_is_found(
     assert kept.hits > 0 and off.hits == 0
 
 
+@installed
+@pytest.mark.parametrize(
+    ("field", "salt", "found"),
+    [
+        ("extra_key", "tuned", {"cross-identity-hit"}),
+        ("extra_key", "other", set()),
+        ("cache_salt", "tuned", set()),
+    ],
+)
+def test_an_extra_key_that_is_called_like_an_adapter_finds_what_that_computed(
+    field: str, salt: str, found: set[str]
+) -> None:
+    """sgl-project/sglang#24638: they are joined to one text (`Req.__init__`)."""
+    served = [Submit("r1", "a:9", adapter="tuned"), Step(run=[("r1", 9)])]
+    asked = [Submit("r2", "a:9", salt=salt), Step(run=[("r2", 9)])]
+    trace = Trace(_header(), [*served, *asked])
+    result = drive(trace, parse(engine(salt=field)).open(trace.header))
+    assert {one.anomaly for one in result.findings} == found
+
+
 def test_caching_is_on_or_off() -> None:
     with pytest.raises(UsageError, match="caching is on or off, not 'no'"):
         parse("sglang:caching=no").open(_header())

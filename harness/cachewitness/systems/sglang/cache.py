@@ -45,14 +45,20 @@ from cachewitness.systems.sglang.build import Built
 from cachewitness.systems.sglang.observed import RECURRENT, Shown
 from cachewitness.systems.sglang.room import Room
 
+SALTED = ("cache_salt", "extra_key")
+"""The fields of SGLang's requests that keep prefixes apart; a trace's salt is in one of them."""
+
 
 class SglangCache(Adapter):
     """SGLang's radix cache under the harness's scheduling."""
 
     samples = True
 
-    def __init__(self, source: PinnedPackage, built: Built, groups: dict[str, int]) -> None:
+    def __init__(
+        self, source: PinnedPackage, built: Built, groups: dict[str, int], salted: str = SALTED[0]
+    ) -> None:
         self.source = source
+        self._salted = salted
         self.built = built
         self.shown = Shown(built, groups)
         self._groups = groups
@@ -130,7 +136,7 @@ class SglangCache(Adapter):
             array("q", tokens),
             None,
             lora_id=submit.adapter or None,
-            cache_salt=submit.salt or None,
+            **{self._salted: submit.salt or None},
         )
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:

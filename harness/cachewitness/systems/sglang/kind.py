@@ -22,7 +22,7 @@ from cachewitness.engines.answering import chosen
 from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.engines.version_check import Drift, drift
 from cachewitness.systems.sglang.build import build
-from cachewitness.systems.sglang.cache import SglangCache
+from cachewitness.systems.sglang.cache import SALTED, SglangCache
 from cachewitness.systems.sglang.configurations import configurations
 from cachewitness.systems.sglang.declared import describe, groups_of
 from cachewitness.systems.sglang.options import read
@@ -62,12 +62,13 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         )
     PATCHES.undo()
     caching = chosen("sglang", options, "caching", ("on", "off")) == "on"
+    salted = chosen("sglang", options, "salt", SALTED)
     source = load(options.get("source", ""))
     asked = read(header)
     groups = groups_of(asked)
     described = describe(header, asked, groups, source.release, caching=caching)
     return SglangEngine(
-        described, SglangCache(source, build(source, asked, caching=caching), groups)
+        described, SglangCache(source, build(source, asked, caching=caching), groups, salted)
     )
 
 
@@ -87,6 +88,7 @@ ENGINE = EngineKind(
         "caching": (
             "on (default), or off: nothing is kept, as with SGLang's `--disable-radix-cache`"
         ),
+        "salt": "in which field of a request a salt is: cache_salt (default) or extra_key",
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
 )
