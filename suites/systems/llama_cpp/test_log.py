@@ -514,7 +514,9 @@ def test_what_a_slot_has_of_a_file_is_owed(restored: int | None, unused: str, wh
 
 
 @pytest.mark.parametrize(
-    ("later", "unused"), [(60, "a checkpoint behind 60 tokens fits and was not used"), (61, "")]
+    ("later", "unused"),
+    [(60, "a checkpoint behind 60 tokens fits and was not used"), (61, ""), (52, "")],
+    ids=["just there", "a token too far", "nearly as far"],
 )
 def test_a_checkpoint_just_where_it_is_needed_is_owed_beside_an_earlier_one(
     later: int, unused: str
@@ -528,14 +530,14 @@ def test_a_checkpoint_just_where_it_is_needed_is_owed_beside_an_earlier_one(
     made = [
         f"created context checkpoint (pos_min = {taken - 1}, pos_max = {taken - 1},"
         f" n_tokens = {taken}, size = 0.1 MiB)"
-        for taken in (30, later)
+        for taken in (20, later)
     ]
     first = ran(0, 90)
     checkpoints.follow([*first[:-1], *map(slot, made), first[-1]])
-    second = ran(1, 90, at=30)
-    restored = "restored context checkpoint (pos_min = 29, pos_max = 29, n_tokens = 30, n_past = 30"
+    second = ran(1, 90, at=20)
+    restored = "restored context checkpoint (pos_min = 19, pos_max = 19, n_tokens = 20, n_past = 20"
     checkpoints.follow([*second[:-2], slot(restored), *second[-2:]])
-    assert [(one.of, one.at) for one in checkpoints.resumed("b")] == [("a", 30)]
+    assert [(one.of, one.at) for one in checkpoints.resumed("b")] == [("a", 20)]
     assert checkpoints.unused("b").partition(" (")[0] == unused
 
 

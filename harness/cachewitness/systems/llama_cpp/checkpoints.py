@@ -28,6 +28,10 @@ _PURGED = re.compile(r" srv .*: +purging slot (\d+) with")
 _LIKENESS = r".* f_keep = -?(\d+)\.(\d+), f_sim = (\d+)\.(\d+)"
 _PLACE = r".*\(pos_min = (-?\d+), pos_max = (-?\d+), n_tokens = (\d+)"
 
+NEAR = 32
+"""Tokens that are computed again and not owed, where a checkpoint nearly as far is used: a block of
+the traces."""
+
 Line = tuple[re.Pattern[str], Callable[..., None]]
 """What a line of the log begins with, and what is done with the numbers in it."""
 
@@ -231,14 +235,16 @@ class Checkpoints:
         slot.begins = slot.full = False
 
     def _note_later(self, slot: Slot, at: int) -> None:
-        """Note that a checkpoint fits which lies further than where a request goes on; that may be
-        a token in front of the checkpoint's end.
+        """Note that a checkpoint fits which lies a good deal further than where a request goes on.
+
+        The server takes the newest that fits and not the furthest, and goes on a token in front of
+        its end, so of checkpoints behind nearly as many tokens any will do.
         """
         prompt = self._prompts.get(slot.r, [])
         shared = self._shared(prompt, slot.cells)
         reach = min(shared, len(prompt) - 1)
         later = [kept.taken for kept in slot.offered if self._fits(kept, reach)]
-        if later and max(later) - 1 > at and not slot.doubted:
+        if later and max(later) - at > NEAR and not slot.doubted:
             self._unused[slot.r] = (
                 f"a checkpoint behind {max(later)} tokens fits and was not used (it shares"
                 f" {shared} tokens with {slot.cells.of})"
