@@ -173,6 +173,17 @@ def test_a_block_that_its_request_has_again_is_stored_for_what_it_held_then(
     assert causes(window + times + store, "partial-commit") == [("partial-commit", cause)]
 
 
+@pytest.mark.parametrize(("key", "cause"), [("a:4", OFFERED_AGAIN), ("a:12", GIVEN_BACK)])
+def test_of_a_block_that_was_given_back_twice_the_time_counts_at_which_it_held_what_is_named(
+    key: str, cause: str
+) -> None:
+    """Once in front of a reset, and once behind it."""
+    window = WINDOW.replace("submit a x:8", "submit a x:16")
+    store = LEFT.replace("step 2", "step 3") + STORE.replace("a:4", key)
+    found = causes(window + AGAIN + "reset ok tier cpu\n" + store, "partial-commit")
+    assert found == [("partial-commit", cause)]
+
+
 @pytest.mark.parametrize(
     ("load", "cause"),
     [

@@ -108,18 +108,14 @@ class GivenBack:
         """Return who had given back a page that is stored. Of a request that has it again, for
         tokens further on, the copy may have another cause; not under the key of what it held then.
         """
-        return tuple(
-            ForeignTo(
-                r,
-                group,
-                OFFERED_AGAIN if former.resets < self._resets else GIVEN_BACK,
-                self._key_of(group, move.dst_pool, former.stop)
-                if record.held_for.get(r) == group
-                else 0,
-            )
-            for (r, group), times in self._former.get((move.src_pool, move.src), {}).items()
-            for former in times
-        )
+        found: list[ForeignTo] = []
+        for (r, group), times in self._former.get((move.src_pool, move.src), {}).items():
+            has_again = record.held_for.get(r) == group
+            for former in times:
+                cause = OFFERED_AGAIN if former.resets < self._resets else GIVEN_BACK
+                freed = self._key_of(group, move.dst_pool, former.stop)
+                found.append(ForeignTo(r, group, cause, freed if has_again else 0, freed))
+        return tuple(found)
 
     def _key_of(self, group: int, pool: int, stop: int) -> int:
         """Return the length of the key that another tier's block has in which a position lies;
@@ -141,20 +137,21 @@ def cause_of(content: Content, key: Key | Publish, groups: list[Group], requests
     which a request with the key's prefix had given back; else nothing.
 
     A key of another tier is of whoever got its hash last, so it may name another request with that
-    prefix.
+    prefix. A request may have given the page back several times: the one counts at which it held
+    what the key names, if there is such a one.
     """
     if content.stale or not content.foreign:
         return content.stale
     source = groups[key.group].source_group
     node = requests[key.r].node_of(key.length)
-    return next(
-        (
-            one.cause
-            for one in content.foreign
-            if one.group == source
-            and one.r in requests
-            and one.length in (0, key.length)
-            and requests[one.r].node_of(key.length) == node != UNKNOWN
-        ),
-        "",
+    fitting = [
+        one
+        for one in content.foreign
+        if one.group == source
+        and one.r in requests
+        and one.length in (0, key.length)
+        and requests[one.r].node_of(key.length) == node != UNKNOWN
+    ]
+    return next((one.cause for one in fitting if one.freed == key.length), "") or next(
+        (one.cause for one in fitting), ""
     )

@@ -88,13 +88,15 @@ class Key:
 class ForeignTo(NamedTuple):
     """A request of whose prefix a page holds nothing in a group, and the cause of what another tier
     has of the page for it all the same. `length` is that of the key which is wrong; 0 stands for
-    any, where the request freed the page while it went on.
+    any, where the request freed the page while it went on. `freed` is that of the key of what it
+    held then; 0 if it never did.
     """
 
     r: str
     group: int
     cause: str
     length: int = 0
+    freed: int = 0
 
 
 @dataclass(slots=True, eq=False)
