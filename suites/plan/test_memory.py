@@ -46,6 +46,19 @@ def test_requests_of_a_hybrid_by_hand() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("tokens", "hittable"),
+    [(543, "nothing of one can be hit (hits end every 544 tokens)"), (544, "finished ones stay")],
+)
+def test_who_is_shorter_than_the_first_place_where_a_hit_ends_is_told_so(
+    tokens: int, hittable: str
+) -> None:
+    """vllm-project/vllm#48401, #40696: such a server caches prefixes, and none is ever hit."""
+    answer = plan(Request(NEXT, prompt_tokens=tokens, memory=40 * GIB))
+    assert hittable in answer.answer
+    assert (answer.value("requests_cached") == 0) == (tokens < 544)
+
+
 def test_requests_of_windows_by_hand() -> None:
     """Two batches of 2 048 tokens are in flight. A window of 128 holds 127 tokens more, in 264
     blocks and one more; 12 layers of 32 KiB.

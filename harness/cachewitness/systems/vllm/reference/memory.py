@@ -118,7 +118,9 @@ def tell_memory(answer: Plan, of: Pool, shared: int) -> None:
         answer.add(
             f"requests_{name}cached",
             _fit(blocks, kept),
-            f"({blocks} - 1) // {kept}: finished, and can be hit",
+            f"({blocks} - 1) // {kept}: finished, and can be hit"
+            if kept
+            else f"{of.tokens} tokens end in front of {of.alignment}, where the first hit can end",
         )
     if shared:
         _tell_shared(answer, of, blocks, each, shared)
@@ -138,6 +140,8 @@ def sentence(answer: Plan, of: Pool) -> str:
         later = f"{kept:,} finished ones stay hittable"
         if kept != dense:
             later += f" ({dense:,} if dense)"
+        if not answer.value("cached_dense_request_blocks"):
+            later = f"nothing of one can be hit (hits end every {of.alignment:,} tokens)"
     else:
         later = "no prefix is cached"
     longest = answer.value("longest_prompt_tokens")
