@@ -12,7 +12,7 @@ from functools import partial
 
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.source_edits import Edit, edited
-from cachewitness_faults.vllm.modules import POOL, SCHEDULER, SINGLE
+from cachewitness_faults.vllm.modules import MANAGER, POOL, SCHEDULER, SINGLE
 
 OWNER = "Scheduler"
 
@@ -264,6 +264,23 @@ SCHEDULED: tuple[Mutant, ...] = (
             "The null block, which nobody can be given, counts as a block of the pool that is in"
             " use."
         ),
+        anomaly="false-statistics",
+        checker="statistics",
+        group="I",
+    ),
+    fault(
+        Edit(
+            MANAGER,
+            "KVCacheManager",
+            "record_prefix_cache_stats",
+            "preempted=request.num_preemptions > 0",
+            "preempted=False",
+        ),
+        name="vllm-preempted-look-ups-counted-as-new",
+        what=(
+            "What a preempted request finds of its own counts in the hit rate, as if it were new."
+        ),
+        mirrors="vllm-project/vllm#25787",
         anomaly="false-statistics",
         checker="statistics",
         group="I",

@@ -6,8 +6,9 @@ counts once, when its request is admitted, and a client is told how many tokens 
 restored when it was first admitted, before its answer ends.
 
 A load from another tier that fails has its request looked up again, and engines do not agree
-whether it came back or is new. So where there are tiers, both kinds are judged together, a client
-may be told of any of its admissions, and what the device had of a hit lies between nothing and all.
+whether it came back or is new. So from then on both kinds are judged together. Where there are
+tiers a client may be told of any of its admissions, and what the device had of a hit lies between
+nothing and all.
 
 What another tier is asked for and has goes on where the device's part of the hit ends. A history
 does not say where that is, so the numbers of both are held against each other: together they are
@@ -28,6 +29,7 @@ from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.events import (
     Accept,
+    Copy,
     Extended,
     Finished,
     Header,
@@ -80,6 +82,8 @@ class StatisticsTrue(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._tiered = False
+        self._load_failed = False
+        """Whether a load from another tier has failed."""
         self._back: set[str] = set()
         """Requests that lost their place since they came."""
         self._first = NONE
@@ -116,6 +120,7 @@ class StatisticsTrue(Checker):
             Extended: self.on_extend,
             Preempted: self.on_preempt,
             Hit: self.on_hit,
+            Copy: self.on_copy,
             Accept: self.on_accept,
             Paused: self.on_finish,
             Finished: self.on_finish,
@@ -169,6 +174,14 @@ class StatisticsTrue(Checker):
             self._first += looked_up
         if self._tiered or event.r not in self._back:
             self._hits[event.r].append(event.reported)
+        return None
+
+    def on_copy(self, ledger: Ledger, event: Copy) -> Found:
+        """Note a load that fails."""
+        device = {group.pool for group in ledger.local}
+        self._load_failed |= event.phase == "fail" and any(
+            move.dst_pool in device for move in event.moves
+        )
         return None
 
     def on_accept(self, ledger: Ledger, event: Accept) -> Found:
@@ -238,7 +251,7 @@ class StatisticsTrue(Checker):
     def _look_ups(self, event: Stats) -> Iterator[Finding]:
         first = LookUps(event.requests, event.looked_up, event.found)
         again = LookUps(*event.again)
-        if self._tiered:
+        if self._load_failed:
             pairs = [(first + again, self._first + self._again, "")]
         else:
             pairs = [(first, self._first, ""), (again, self._again, " of requests that came back")]
