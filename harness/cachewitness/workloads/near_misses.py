@@ -21,6 +21,8 @@ from cachewitness.workloads.source import Source
 BASE = 31
 """The base of the polynomial whose collisions are drawn."""
 _IMAGES_MAX = 6
+_ANOTHER = "b"
+"""What the name of every second image of a prompt ends with: one comes again behind another."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,8 @@ def _exchanged(media: tuple[Media, ...]) -> tuple[Media, ...]:
 
 
 def images(source: Source, tokens: int, name: Callable[[int], str]) -> tuple[Media, ...]:
-    """Draw one image, or several one behind the other, over a prompt of so many tokens. A name
-    is made for each length.
+    """Draw one image, or several one behind the other, over a prompt of so many tokens; every
+    second of these is another one than the first. A name is made for each length.
     """
     at = source.integer(0, tokens - 1)
     several = source.chance(50)
@@ -158,7 +160,7 @@ def images(source: Source, tokens: int, name: Callable[[int], str]) -> tuple[Med
     count = source.integer(2, _IMAGES_MAX) if several else 1
     found: list[Media] = []
     while len(found) < count and at + length <= tokens:
-        found.append(Media(at, length, name(length)))
+        found.append(Media(at, length, name(length) + _ANOTHER * (len(found) % 2)))
         at += length + source.choice((0, 0, 1))
     return tuple(found)
 

@@ -55,6 +55,39 @@ REQUESTED: tuple[Mutant, ...] = (
         Edit(
             SCHEDULER,
             OWNER,
+            "_free_encoder_inputs",
+            "<= request.num_computed_tokens - request.num_output_placeholders",
+            "<= request.num_computed_tokens - request.num_output_placeholders"
+            " - self.num_prefill_lookahead",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_try_schedule_encoder_inputs",
+            "if num_computed_tokens < start_pos:",
+            "if num_computed_tokens + shift_computed_tokens < start_pos:",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_try_schedule_encoder_inputs",
+            "num_new_tokens, start_pos - num_computed_tokens )",
+            "num_new_tokens, start_pos - num_computed_tokens - shift_computed_tokens )",
+        ),
+        name="vllm-image-kept-for-the-token-behind-it",
+        what=(
+            "With a drafter that reads a token ahead, an image is kept until the token behind it is"
+            " computed, and the chunk ends a token in front of the next image, which has no room."
+        ),
+        mirrors="vllm-project/vllm-ascend#17195",
+        anomaly="no-progress",
+        checker="progress",
+        group="D",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
             "get_num_unfinished_requests",
             "return num_waiting + num_running",
             "return num_running",

@@ -230,6 +230,34 @@ ON_OFFLOADING: tuple[Mutant, ...] = (
         checker="engine",
         group="K",
     ),
+    fault(
+        Edit(
+            OFFLOADING,
+            OFFLOADS,
+            "_build_store_jobs",
+            "if group_config.requires_cow_source: continue",
+            "pass",
+        ),
+        Edit(
+            OFFLOADING,
+            OFFLOADS,
+            "_update_req_states",
+            "if ( group_state.block_ids[j] in self._current_batch_allocated_block_ids ):",
+            "if (\n"
+            "    not self.config.kv_group_configs[grp_idx].requires_cow_source\n"
+            "    and group_state.block_ids[j] in self._current_batch_allocated_block_ids\n"
+            "):",
+        ),
+        name="vllm-offload-states-by-their-place",
+        what=(
+            "States are stored by their place in a list of blocks that is only added to, in which"
+            " a block that drafts left has its old place."
+        ),
+        mirrors="vllm-project/vllm#51358",
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="K",
+    ),
 )
 
 ON_OUTPUTS: tuple[Mutant, ...] = (

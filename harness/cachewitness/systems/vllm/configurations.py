@@ -19,6 +19,7 @@ RING = [GroupSpec("full", 16), GroupSpec("chunked", 16, chunk=4)]
 
 
 _SIBLINGS = {"use_eagle": True, "shared_prefix_checkpoints": True}
+_DRAFTED = {"use_eagle": True, "num_speculative_tokens": 2}
 _FAR_AHEAD = {"use_eagle": True, "num_speculative_tokens": 9}
 SHORT = [GroupSpec("full", 4)]
 """Blocks of which drafts fill several."""
@@ -60,6 +61,8 @@ def further_configurations() -> list[Configuration]:
         Configuration(
             three, {"retention_interval": None, "structured_output": True, "encoder_budget": 8}
         ),
+        Configuration(full, {"encoder_budget": 8, **_DRAFTED}),
+        Configuration(full, {"encoder_budget": 8, "scheduling_policy": "priority"}),
         Configuration(
             unequal, {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1}
         ),
@@ -131,6 +134,11 @@ def connector_configurations() -> list[Configuration]:
         Configuration(window, {"retention_interval": 0, "tier_pages": 24}),
         Configuration(three, {"retention_interval": None, "tier_pages": 96, "tier_delay": 2}),
         Configuration(full, {"tier_pages": 32, "num_speculative_tokens": 3}),
+        Configuration(full, {"tier_pages": 32, "tier_delay": 2, "async_depth": 1}),
+        Configuration(
+            state,
+            {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, **_DRAFTED},
+        ),
         Configuration(full, {"tier_pages": 64, "tier_delay": 2, "use_eagle": True}),
         Configuration(short, {"tier_pages": 64, "tier_delay": 2, **_FAR_AHEAD}),
         Configuration(

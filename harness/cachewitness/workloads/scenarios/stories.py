@@ -25,6 +25,7 @@ from cachewitness.workloads.scenarios.tiers import (
     loaded_alone,
     loads_fill_the_pool,
     loads_take_time,
+    long_chunks_from_tier,
     reset_while_one_waits,
     second_tier,
     tail_here_rest_there,
@@ -332,6 +333,21 @@ def images_in_turn(s: Script, shape: Shape) -> int:
     return 0
 
 
+def images_side_by_side(s: Script, shape: Shape) -> int:
+    """Show images without a token between them, each as long as the encoder's cache: the next one
+    has room when all tokens of the one before it are computed, and not before.
+    """
+    u = shape.unit
+    length = int(shape.options["encoder_budget"])
+    at = u - length // 2
+    shown = [*image(at, length, "cat"), *image(at + length, length, "dog")]
+    for r, behind in (("a", u), ("b", 1)):
+        s.serve(
+            r, f"{r}:{at} <image>:{2 * length} {r}:{behind}", chunk=2 * u, decode=3, media=shown
+        )
+    return 0
+
+
 def long_decode(s: Script, shape: Shape) -> int:
     """Decode across several blocks and windows, then continue from what was generated."""
     u = shape.unit
@@ -466,6 +482,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         options=("num_speculative_tokens",),
     ),
     Scenario(
+        "long-chunks-from-tier",
+        "chunks span several blocks, and siblings leave the prompt at boundaries inside them when"
+        " only the second tier has it",
+        "vllm-project/vllm#51358",
+        long_chunks_from_tier,
+        tiered=True,
+    ),
+    Scenario(
         "cold-then-from-tier",
         "the same questions cold, and again from the second tier after a reset of the device's"
         " cache alone",
@@ -593,6 +617,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         images_in_turn,
         levels=("scheduler",),
         options=("encoder_budget",),
+    ),
+    Scenario(
+        "images-side-by-side",
+        "two images without a token between them, where the encoder's cache holds one alone and a"
+        " drafter reads a token ahead",
+        "vllm-project/vllm-ascend#17195",
+        images_side_by_side,
+        levels=("scheduler",),
+        options=("encoder_budget", "use_eagle"),
     ),
     Scenario(
         "long-decode",

@@ -64,6 +64,20 @@ def cold_then_from_tier(s: Script, shape: Shape) -> int:
     return shape.pages(4 * u) * 2
 
 
+def long_chunks_from_tier(s: Script, shape: Shape) -> int:
+    """Compute a prompt in chunks of several blocks, lose it on the device, and let siblings leave
+    it at boundaries inside chunks, where no state was kept, and at their ends.
+    """
+    u = shape.unit
+    s.serve("a", f"doc:{7 * u + 1}", chunk=3 * u, decode=2)
+    for _ in range(shape.tier_delay + 2):
+        s.step()
+    s.reset(tier="local")
+    for index, shared in enumerate((2 * u, 3 * u, 5 * u)):
+        s.serve(f"b{index}", f"doc:{shared} b{index}:{u + 2}", chunk=3 * u)
+    return 0
+
+
 def tail_here_rest_there(s: Script, shape: Shape) -> int:
     """Ask for a long prefix that the second tier has, of which the device has a tail inside the
     first block.
