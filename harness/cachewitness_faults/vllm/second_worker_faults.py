@@ -519,6 +519,24 @@ SECOND: tuple[Mutant, ...] = (
         checker="safety-law",
         group="F",
     ),
+    fault(
+        Edit(
+            COPIES,
+            "MambaSpecDecodeGPUContext",
+            "run_fused_postprocess_align",
+            "num_accepted_tokens_snapshot = self.num_accepted_tokens_out",
+            "num_accepted_tokens_snapshot = num_accepted_tokens_gpu",
+        ),
+        name="vllm-second-count-reset-while-others-read-it",
+        what=(
+            "The program that moves the first part of a state resets the count of drafts that"
+            " stood, which the programs of its other parts are yet to read."
+        ),
+        mirrors="vllm-project/vllm#50432, vllm-project/vllm#56756",
+        anomaly="state-position-skew",
+        checker="safety-law",
+        group="E",
+    ),
     # --- copies of blocks -------------------------------------------------------------------------
     fault(
         Edit(

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -30,6 +31,9 @@ BUFFERS = "vllm.v1.worker.gpu.buffer_utils"
 STAGES = "vllm.v1.worker.gpu.pp_utils"
 HYBRID = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
 STATES = "vllm.v1.worker.mamba_utils"
+PARTS = 2
+"""Of a layer's state: what a convolution has seen last, and what a recurrence has made of all. One
+program of a kernel copies one part."""
 WRITTEN = (
     BUFFERS,
     "vllm.v1.worker.gpu.block_table",
@@ -255,7 +259,7 @@ class Shared(NamedTuple):
 
 class Hosted:
     """The runner, `metadata` that it tells by group, and by recurrent group its `states`: a small
-    tensor for each.
+    tensor for each, of shape (parts, pages, 1), since a layer keeps a state in several parts.
 
     `kv_caches` are the caches in which it copies blocks.
     """
@@ -271,17 +275,18 @@ class Hosted:
     ) -> None:
         import torch
 
-        groups = kv_cache_config.kv_cache_groups
         spec = source.part("v1.kv_cache_interface", "MambaSpec")
+        kv_cache_config = _in_parts(kv_cache_config, spec)
+        groups = kv_cache_config.kv_cache_groups
         pages = len(kv_caches[0])
         self.metadata = [Metadata(group) for group in groups]
         self.states = {
-            index: torch.zeros((pages, 1), dtype=torch.int64)
+            index: torch.zeros((PARTS, pages, 1), dtype=torch.int64)
             for index, group in enumerate(groups)
             if isinstance(group.kv_cache_spec, spec)
         }
         layers = {
-            layer: SimpleNamespace(kv_cache=[state])
+            layer: SimpleNamespace(kv_cache=[*state])
             for index, state in self.states.items()
             for layer in groups[index].layer_names
         }
@@ -316,6 +321,22 @@ class Hosted:
         tables = self.runner.block_tables
         self._memory.know([table.gpu for table in tables.block_tables])
         self._memory.know([*tables.input_block_tables, *self.states.values()])
+
+
+def _in_parts(kv_cache_config: Any, recurrent: Any) -> Any:
+    """Return a copy of a configuration in which layers keep their states in parts."""
+    groups = [
+        replace(
+            group,
+            kv_cache_spec=replace(
+                spec, shapes=(spec.shapes[0],) * PARTS, dtypes=(spec.dtypes[0],) * PARTS
+            ),
+        )
+        if isinstance(spec := group.kv_cache_spec, recurrent)
+        else group
+        for group in kv_cache_config.kv_cache_groups
+    ]
+    return replace(kv_cache_config, kv_cache_groups=groups)
 
 
 def _imported() -> None:
@@ -493,7 +514,7 @@ def _whole(config: Any, layers: Mapping[str, Any], recurrent: list[Any]) -> Any:
 def _state_copies(kinds: Any) -> dict[Any, tuple[Any, ...]]:
     """Return how vLLM copies states of these kinds: here all are copied whole."""
     module: Any = importlib.import_module("vllm.model_executor.layers.mamba.mamba_utils")
-    return dict.fromkeys(kinds, (module.get_temporal_copy_spec,))
+    return dict.fromkeys(kinds, (module.get_temporal_copy_spec,) * PARTS)
 
 
 def _interpret() -> None:

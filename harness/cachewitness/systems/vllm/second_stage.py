@@ -75,9 +75,9 @@ class Stage:
             self._runner.sampler.counts = counts
         self._runner.sample_tokens(None)
         return [
-            Move(int(held), page)
+            Move(held, page)
             for state in self._states.values()
-            for page, held in enumerate(state[:, 0].tolist())
+            for page, held in enumerate(_held(state))
             if held != page
         ]
 
@@ -85,7 +85,7 @@ class Stage:
         import torch
 
         for state in self._states.values():
-            state.copy_(torch.arange(len(state))[:, None])
+            state.copy_(torch.arange(state.shape[1])[:, None])
 
     def _read(self, batch: Any) -> dict[str, Computed]:
         """Return what attention is told of each request."""
@@ -132,7 +132,7 @@ class Stage:
         """
         pages: list[int] = self._metadata[group].mamba_aligned_state_indices[row].tolist()
         stood = int(self._runner.model_state.num_accepted_tokens_gpu[index])
-        return State(int(self._states[group][pages[stood - 1], 0]), pages)
+        return State(_held(self._states[group])[pages[stood - 1]], pages)
 
     def _row(
         self, group: int, row: int, first: int, positions: list[int], length: int
@@ -155,3 +155,13 @@ def put(row: list[int], pages: Mapping[int, int]) -> None:
     for column, page in pages.items():
         if 0 <= column < len(row):
             row[column] = page
+
+
+def _held(state: Any) -> list[int]:
+    """Return whose state each page holds, by the numbers of pages in its parts; its own where they
+    disagree: what was copied in part goes on as what nobody copied.
+    """
+    return [
+        parts[0] if len(set(parts)) == 1 else page
+        for page, parts in enumerate(zip(*state[:, :, 0].tolist(), strict=True))
+    ]
