@@ -94,6 +94,9 @@ class TierLocks:
 
     def judge(self, ledger: Ledger, steps: int) -> list[Finding]:
         """Return what has been held for nobody in more than so many steps; it is found once."""
+        if not self._locks:
+            self._waited.clear()
+            return []
         oldest = min(self._numbers.values(), default=self._come + 1)
         found = []
         for place, lock in [*self._locks.items()]:
@@ -106,8 +109,6 @@ class TierLocks:
             if waited > steps:
                 found.append(_leak(place, lock, waited, self._who_waited(lock)))
                 del self._locks[place], self._for_nobody[place]
-        if not self._locks:
-            self._waited.clear()
         return found
 
     def _who_waited(self, lock: _Lock) -> str:
