@@ -12,7 +12,14 @@ from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.checkers.key_events import KeyEventsTrue
 from cachewitness.core.checkers.router_view import ANYWHERE, BEGINNING, RouterView
 from cachewitness.core.driving import check
-from cachewitness.core.events import Hit, KeyEvents, KvStored, ResetDone, StepEnd, Submitted
+from cachewitness.core.events import (
+    Hit,
+    KeyEvents,
+    KvStored,
+    ResetDone,
+    StepEnd,
+    Submitted,
+)
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.workloads.notation import parse
 
@@ -375,6 +382,21 @@ def test_a_reset_between_a_hit_and_a_key_of_its_prefix_does_not_make_the_key_fal
         f"begin 1: a 0..9 | 1 2 3; b 8..12 | 1 2 4\n{reset}{anew}begin 2: c 0..9 | 5 6 7\nend 1\n"
     )
     assert found(before + steps + event + event + "cleared @1\n" + event + "end 2\n") == []
+
+
+def test_a_page_that_was_told_to_go_before_all_is_cleared_is_not_told_behind_that() -> None:
+    """One of two pages of a prefix goes, so the other might be told again; with new weights, which
+    come in the same operation, the same tokens are another prefix.
+    """
+    two = HEADER + A + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\n"
+    two += "submit c x:5\nacquire c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\n"
+    two += "stored 0 h1 | x:4 by 4 @2\nfinish c\nrelease c\nfinish a\nrelease a\n"
+    gone = "submit d y:4\nacquire d | 5\nunpublish 0/5 evict\npublish 0/5 d:4\nstep 3: d 0..4 | 5\n"
+    gone += "removed 0 h1 @3\nstored 0 h8 | y:4 by 4 @3\n"
+    pages = "".join(f"unpublish 0/{page} version @3\n" for page in (1, 2, 5))
+    reset = f"{pages}version 1 @3\n"
+    anew = one_request("e", "x:9", "6 7 8", 9) + "cleared\nstored 0 h1 h2 | x:8 by 4\n"
+    assert found(two + gone + reset + anew + "step 4: e 0..9 | 6 7 8\n") == []
 
 
 def test_an_event_that_no_router_reads_is_found_and_the_others_are_judged() -> None:

@@ -297,10 +297,14 @@ class KeyEventsTrue(Checker):
 
     def on_cleared(self, ledger: Ledger, event: KvCleared) -> Found:
         """Empty the routers' view: what has a key now is told behind that, be it that a hit, or a
-        page that was told of before, was taken for it.
+        page that was told of before, was taken for it. What perhaps lost its key, and has none now,
+        is not told any more.
         """
         self.opportunities += 1
         self._view.clear()
+        for group, node in self._perhaps:
+            if not ledger.keys.published[group].get(node):
+                self._unreported.drop(group, node)
         rules = self._rules
         for group in self._groups if rules.again or rules.once else ():
             for keys in ledger.keys.published[group].values():

@@ -328,6 +328,11 @@ class UnreportedKeys:
         last = len(event.tokens) // event.block_size - 1
         return bool(self._find(group, event, (last, last), ANYWHERE, 0))
 
+    def drop(self, group: int, node: int) -> None:
+        """Note that no event will report the key of a prefix."""
+        for prefixes in self._keys.get(group, {}).values():
+            prefixes.pop(node, None)
+
     def was_forgotten(self, group: int) -> bool:
         """Whether a key of the group ended before an event reported it; one reports it now."""
         if not self._forgotten[group]:
