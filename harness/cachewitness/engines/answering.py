@@ -55,6 +55,33 @@ def chunk_of(engine: str, header: TraceHeader, default: int) -> int:
     return chunk
 
 
+def checkpoint_of(engine: str, options: Mapping[str, str]) -> str:
+    """Return the checkpoint that the option of an engine's name names, empty if none.
+
+    Raises UsageError if there is none there, or a model is named beside it.
+    """
+    named = options.get("checkpoint", "")
+    if named and "model" in options:
+        raise UsageError(f"--engine {engine}: model and checkpoint: name one of them")
+    path = Path(named).expanduser()
+    if named and not (path.is_dir() or path.is_file()):
+        raise UsageError(f"--engine {engine}: checkpoint: there is no {path}")
+    return str(path) if named else ""
+
+
+def named_checkpoint(engine: str, options: Mapping[str, str]) -> Path:
+    """Return the checkpoint that the option of an engine's name names.
+
+    Raises UsageError without one, as tiny models know no text.
+    """
+    if not (checkpoint := checkpoint_of(engine, options)):
+        raise UsageError(
+            f"--engine {engine}: its tiny models know no text; name a checkpoint:"
+            f" {engine}:checkpoint=…"
+        )
+    return Path(checkpoint)
+
+
 def needs(engine: str, packages: Collection[str], install: str) -> None:
     """Raise EngineMissing, with the command that installs them, unless the packages are there."""
     for package in packages:

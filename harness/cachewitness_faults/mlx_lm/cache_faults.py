@@ -4,6 +4,7 @@ are kept or found.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,8 +73,8 @@ def _late(engine: Any) -> None:
     """What is kept at the end of a segment is named by one token less than it has seen."""
     keep = engine.server.keep
 
-    def named(tokens: list[int], cache: list[Any], kind: str) -> None:
-        keep(tokens[:-1] if kind != "assistant" else tokens, cache, kind)
+    def named(owner: str, tokens: list[int], cache: list[Any], kind: str) -> None:
+        keep(owner, tokens[:-1] if kind != "assistant" else tokens, cache, kind)
 
     engine.server.keep = named
 
@@ -96,6 +97,47 @@ def _front(engine: Any) -> None:
     _when_found(engine, cut)
 
 
+@mutant(name="mlx-part-of-a-window-lost", mirrors="transformers#47708", group="G", **_OWN)
+def _lost(engine: Any) -> None:
+    """Of a window a sixteenth is empty, in front of the last one: two blocks of Gemma 3's."""
+
+    def emptied(cache: list[Any]) -> None:
+        for layer in cache:
+            if hasattr(layer, "_temporal_order") and layer.keys is not None:
+                part = -(-layer.max_size // 16)
+                for name in ("keys", "values"):
+                    ordered = layer._temporal_order(getattr(layer, name))
+                    ordered[..., -2 * part : -part, :] = 0.0
+                    setattr(layer, name, ordered)
+                layer._idx = layer.keys.shape[2]
+
+    _when_found(engine, emptied)
+
+
+@mutant(name="mlx-resumed-from-another-prompt", mirrors="vllm#36622", group="I", **_OWN)
+def _foreign(engine: Any) -> None:
+    """A request that resumes gets the cache of another prompt, of a system's part if one is
+    kept.
+    """
+    store = engine.server.store
+    if store is None:
+        return
+
+    def fetch(original: Any, model: str, tokens: list[int]) -> Any:
+        cache, rest = original(model, tokens)
+        others = [
+            (whose, kept)
+            for recent in store._lru._lrus.values()
+            for whose, kept in recent
+            if kept[: len(kept) // 2] != tokens[: len(kept) // 2]
+        ]
+        if cache is not None and others:
+            cache = copy.deepcopy(store._trie.get(*others[-1]).prompt_cache)
+        return cache, rest
+
+    wrap(store, "fetch_nearest_cache", fetch)
+
+
 @mutant(
     name="mlx-short-prefixes-not-kept",
     mirrors="ml-explore/mlx-lm (prompts below a length are not kept)",
@@ -106,9 +148,9 @@ def _short(engine: Any) -> None:
     """Nothing is kept of the first 40 tokens of a prompt."""
     keep = engine.server.keep
 
-    def long_enough(tokens: list[int], cache: list[Any], kind: str) -> None:
+    def long_enough(owner: str, tokens: list[int], cache: list[Any], kind: str) -> None:
         if len(tokens) >= SHORT:
-            keep(tokens, cache, kind)
+            keep(owner, tokens, cache, kind)
 
     engine.server.keep = long_enough
 

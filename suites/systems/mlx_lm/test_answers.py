@@ -7,16 +7,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.core.events import Answer
 from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit, Trace
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
-from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES
+from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, COMMON, VOCABULARY
 from cachewitness.systems.mlx_lm.kind import configurations
 from cachewitness.workloads.answer_stories import write
 from cachewitness_faults.mlx_lm.cache_faults import FAULTS
@@ -103,28 +105,88 @@ def test_a_model_whose_uncached_answers_depend_on_their_company_is_a_finding(mod
     assert not [tally.unjudged for tally in result.tallies if tally.unjudged]
 
 
-WINDOWED = "mlx-window-merged-from-its-front"
+WINDOWED = ("mlx-window-merged-from-its-front", "mlx-part-of-a-window-lost")
 LONG = [*asked("a", "doc:70"), *asked("b", "doc:70 more:9")]
 """A prompt longer than a window and a chunk, and one that goes on behind it."""
 
 
 @installed
+@pytest.mark.parametrize("fault", WINDOWED)
 @pytest.mark.parametrize("model", ["gemma3_text", "qwen3_next"])
-def test_a_window_that_is_merged_from_its_front_is_found_where_there_is_one(model: str) -> None:
+def test_a_window_that_is_merged_from_its_front_is_found_where_there_is_one(
+    model: str, fault: str
+) -> None:
     """A batch takes the entries in front of a cursor; without windows nothing is changed."""
-    wrong = runs(trace(*LONG, chunk=64), engine(model=model, mutant=WINDOWED)).findings
+    wrong = runs(trace(*LONG, chunk=64), engine(model=model, mutant=fault)).findings
     windows = model == "gemma3_text"
     assert [finding.anomaly for finding in wrong] == (["answer-differs"] if windows else [])
     assert runs(trace(*LONG, chunk=64), engine(model=model)).findings == []
 
 
 @installed
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name != WINDOWED])
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name not in WINDOWED])
 @pytest.mark.parametrize("model", ["qwen3_next", "falcon_h1"])
 def test_a_fault_is_found_and_only_with_the_cache(model: str, fault: str) -> None:
     found = runs(trace(*GROWN), engine(model=model, mutant=fault)).findings
     assert FAULTS[fault].anomaly in [finding.anomaly for finding in found]
     assert runs(trace(*GROWN), engine(model=model, mutant=fault, caching="off")).findings == []
+
+
+@installed
+def test_a_checkpoint_keeps_salts_apart_and_its_faults_are_found(tmp_path: Path) -> None:
+    """A folder of the library's own answers as the model that it wrote, behind each salt anew, and
+    damaged otherwise.
+    """
+    checkpoint = str(tiny(tmp_path))
+    opened = engine(checkpoint=checkpoint).open(trace().header)
+    described = opened.describe()
+    opened.close()
+    assert described.rules.answering is not None and "salt" in described.capabilities
+    assert described.rules.answering.vocabulary == VOCABULARY
+    salted = [
+        replace(op, salt="other") if isinstance(op, Submit) else op for op in asked("g", "doc:30")
+    ]
+    result = runs(trace(*GROWN, *salted), engine(checkpoint=checkpoint))
+    assert result.findings == [] and result.activity.hits
+    damaged = engine(checkpoint=checkpoint, mutant="mlx-resumed-from-another-prompt")
+    assert "answer-differs" in [one.anomaly for one in runs(trace(*GROWN), damaged).findings]
+
+
+@installed
+def test_a_salt_finds_nothing_of_another_one(tmp_path: Path) -> None:
+    opened = engine(checkpoint=str(tiny(tmp_path))).open(trace().header)
+    prompt = list(range(3, 30))
+    restored = []
+    for number, salt in enumerate(("one", "one", "two")):
+        r = f"r{number}"
+        opened.apply(Submit(r, "", tokens=prompt, salt=salt, generate=2))
+        answers = [event for event in opened.apply(Finish(r)) if isinstance(event, Answer)]
+        restored.append(answers[0].restored)
+    opened.close()
+    assert restored == [0, len(prompt) - 1, 0]
+
+
+def tiny(folder: Path) -> Path:
+    """Write a model with windows as a checkpoint of mlx-lm's."""
+    from mlx_lm.utils import save_config, save_model
+
+    from cachewitness.systems.mlx_lm.server import model_of
+
+    name = "gemma3_text"
+    save_model(folder, model_of(name))
+    save_config({"model_type": name, **COMMON, **ARCHITECTURES[name]}, folder / "config.json")
+    return folder
+
+
+@installed
+def test_a_folder_that_is_no_checkpoint_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"checkpoint {tmp_path}: "):
+        engine(checkpoint=str(tmp_path)).open(trace(*GROWN).header)
+    texts = engine().kind.answers_level.texts
+    with pytest.raises(UsageError, match=f"checkpoint {tmp_path}: "):
+        texts.tokens({"checkpoint": str(tmp_path)})
+    with pytest.raises(UsageError, match="its tiny models know no text"):
+        texts.tokens({})
 
 
 def shown(name: str) -> list[str]:

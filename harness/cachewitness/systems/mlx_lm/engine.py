@@ -7,7 +7,6 @@ import mlx_lm
 from cachewitness.core.events import Answering, Rules
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines.answering import SteppedEngine, declared
-from cachewitness.systems.mlx_lm.architectures import VOCABULARY
 from cachewitness.systems.mlx_lm.server import Server
 
 
@@ -25,13 +24,15 @@ class MlxEngine(SteppedEngine[Server]):
         chunk: int,
         segment: int,
         slots: int,
+        salts: bool,
     ) -> None:
         # The last cache that is kept of a prompt ends in front of its last token.
         repeats = 2 if caching else 0
-        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY, repeats=repeats))
+        server = Server(model, caching=caching, chunk=chunk, segment=segment, slots=slots)
+        answering = Answering("float32", server.vocabulary, repeats=repeats)
+        rules = Rules(caching=caching, answering=answering)
         super().__init__(
-            Server(model, caching=caching, chunk=chunk, segment=segment, slots=slots),
-            declared("mlx-lm", header, rules, version=mlx_lm.__version__),
+            server, declared("mlx-lm", header, rules, version=mlx_lm.__version__, salt=salts)
         )
 
     def close(self) -> None:

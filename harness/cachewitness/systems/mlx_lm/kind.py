@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cachewitness import (
     AnswersLevel,
@@ -14,10 +14,19 @@ from cachewitness import (
     Layout,
     OwnConfigurations,
     OwnProcess,
+    Texts,
     TraceHeader,
     WrittenFor,
 )
-from cachewitness.engines.answering import chosen, chunk_of, full_and_recurrent, needs, takes
+from cachewitness.engines.answering import (
+    checkpoint_of,
+    chosen,
+    chunk_of,
+    full_and_recurrent,
+    named_checkpoint,
+    needs,
+    takes,
+)
 from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
 
@@ -28,6 +37,8 @@ SLOTS = ("4", "3", "2", "1")
 CHUNK = 2048
 """Tokens of a prompt in a step if a trace does not limit them: what the server's
 --prefill-step-size is."""
+LONG = 512
+"""Tokens of a system's part where real text is asked: less than a prefix that prompts share."""
 SHRINKING = 250
 """Traces that are tried in search of a smaller one."""
 
@@ -37,7 +48,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
     Raises EngineMissing without mlx-lm, UsageError for what the engine does not take.
     """
-    model = chosen(NAME, options, "model", ARCHITECTURES)
+    checkpoint = checkpoint_of(NAME, options)
+    model = checkpoint or chosen(NAME, options, "model", ARCHITECTURES)
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
     slots = int(chosen(NAME, options, "concurrency", SLOTS))
     takes(NAME, header, ("chunk",))
@@ -53,7 +65,20 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         chunk=chunk,
         segment=segment,
         slots=slots,
+        salts=bool(checkpoint),
     )
+
+
+def tokens_of(options: Mapping[str, str]) -> Callable[[str], list[int]]:
+    """Return what makes a text token ids, by the tokenizer beside a checkpoint.
+
+    Raises UsageError for a model without a tokenizer, EngineMissing without mlx-lm.
+    """
+    checkpoint = named_checkpoint(NAME, options)
+    needs(NAME, ("mlx", "mlx_lm"), INSTALL)
+    from cachewitness.systems.mlx_lm.server import tokenizer
+
+    return tokenizer(checkpoint)
 
 
 def configurations() -> list[Configuration]:
@@ -80,13 +105,18 @@ ENGINE = EngineKind(
     options={
         "mutant": "a seeded fault of its own (docs/systems/mlx_lm-notes.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
+        "checkpoint": "instead of a model: a folder that mlx-lm reads",
         "concurrency": "requests that are computed together, 1 to 4 (default)",
         "caching": "on (default), or off: the uncached twin",
     },
     policies=None,
     replays=False,
     configurations=OwnConfigurations(lambda options: configurations()),
-    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    answers_level=AnswersLevel(
+        uncached={"caching": "off"},
+        shrinking=SHRINKING,
+        texts=Texts(tokens_of, Configuration(_layout(LONG), {}, "")),
+    ),
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
     process=OwnProcess(imports=("cachewitness.systems.mlx_lm.engine",)),
     written_for=WrittenFor("mlx-lm", "mlx-lm", "0.32", "0.32"),

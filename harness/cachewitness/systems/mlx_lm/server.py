@@ -8,16 +8,21 @@ server.py: `_generate`).
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.generate import BatchGenerator
-from mlx_lm.models.cache import LRUPromptCache
+from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
+from mlx_lm.utils import load_model, load_tokenizer
 
-from cachewitness.core.engine_failure import native
+from cachewitness._util.errors import UsageError
+from cachewitness._util.lines import one_line
+from cachewitness.core.engine_failure import describe_error, native
 from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Submit
 from cachewitness.engines.answering import Generating
@@ -34,9 +39,15 @@ SPREAD = 0.1
 
 @lru_cache(maxsize=2)
 def model_of(name: str) -> Any:
-    """Return the model of an architecture with random weights from a fixed seed; nothing is left
-    in it by who uses it.
+    """Return the model of a checkpoint's folder, or of an architecture with random weights from a
+    fixed seed; nothing is left in it by who uses it.
+
+    Raises UsageError if the library cannot load it.
     """
+    if name not in ARCHITECTURES:
+        model, _ = _loaded(load_model, Path(name))
+        model.set_dtype(mx.float32)
+        return model
     with native():
         module = importlib.import_module(f"mlx_lm.models.{name}")
         mx.random.seed(SEED)
@@ -47,6 +58,25 @@ def model_of(name: str) -> Any:
         model.update(tree_map(_drawn, model.parameters()))
         mx.eval(model.parameters())
     return model
+
+
+def tokenizer(checkpoint: Path) -> Callable[[str], list[int]]:
+    """Return what makes a text token ids, as the server does with the tokenizer of a checkpoint.
+
+    Raises UsageError if the library cannot load it.
+    """
+    encode: Callable[[str], list[int]] = _loaded(load_tokenizer, checkpoint).encode
+    return encode
+
+
+def _loaded(load: Callable[[Path], Any], checkpoint: Path) -> Any:
+    try:
+        with native():
+            return load(checkpoint)
+    except Exception as error:  # whatever the files hold makes the library raise whatever
+        raise UsageError(
+            f"--engine mlx-lm: checkpoint {checkpoint}: {one_line(describe_error(error))}"
+        ) from None
 
 
 def _drawn(parameter: Any) -> Any:
@@ -60,9 +90,10 @@ def _drawn(parameter: Any) -> Any:
 
 @dataclass(eq=False)
 class Request(Generating):
-    """A request in the batch: what is left of its prompt's segments."""
+    """A request in the batch: what is left of its prompt's segments, and whose caches it finds."""
 
     left: list[str]
+    owner: str
 
 
 class Server:
@@ -73,12 +104,16 @@ class Server:
     def __init__(
         self, model: str, *, caching: bool, chunk: int, segment: int, slots: int = SLOTS
     ) -> None:
-        self.name = model
         self.segment = segment
         self.store = LRUPromptCache(KEPT) if caching else None
+        self.name = model
+        computing = model_of(model)
         with native():
+            # A shape is known before anything is computed.
+            logits = computing(mx.array([[0]]), cache=make_prompt_cache(computing))
+            self.vocabulary = int(logits.shape[-1])
             self.batch = BatchGenerator(
-                model_of(model),
+                computing,
                 completion_batch_size=slots,
                 prefill_batch_size=slots,
                 prefill_step_size=chunk,
@@ -89,18 +124,19 @@ class Server:
     def submit(self, op: Submit) -> None:
         """Look a prompt up and put the request into the batch."""
         prompt = list(op.tokens)
+        owner = f"{self.name} {op.salt}"
         cache = None
         rest = prompt
         if self.store is not None:
             with native():
-                cache, rest = self.store.fetch_nearest_cache(self.name, prompt)
+                cache, rest = self.store.fetch_nearest_cache(owner, prompt)
         found = len(prompt) - len(rest)
         segments, kinds = self.segments(prompt, found)
         with native():
             (uid,) = self.batch.insert_segments(
                 [segments], [op.generate], [cache], [prompt[:found]]
             )
-        self.requests[uid] = Request(kinds, r=op.r, restored=found)
+        self.requests[uid] = Request(kinds, owner, r=op.r, restored=found)
 
     def segments(self, prompt: list[int], found: int) -> tuple[list[list[int]], list[str]]:
         """Return what is left of a prompt's segments behind what was found, and of what kind each
@@ -125,7 +161,8 @@ class Server:
             ]
             kept = self.batch.extract_cache(ends) if self.store is not None else {}
         for uid, (cache, tokens) in kept.items():
-            self.keep(tokens[:], cache, self.requests[uid].left.pop())
+            request = self.requests[uid]
+            self.keep(request.owner, tokens[:], cache, request.left.pop())
         for one in generated:
             self._take(one)
 
@@ -135,14 +172,16 @@ class Server:
         request.tokens.append(int(response.token))
         request.logprobs.append(float(response.logprobs[response.token]))
         if response.finish_reason is not None:
-            self.keep(response.all_tokens[:], response.prompt_cache, "assistant")
+            self.keep(request.owner, response.all_tokens[:], response.prompt_cache, "assistant")
             self.ended.append(self.requests.pop(response.uid).answer("length"))
 
-    def keep(self, tokens: list[int], cache: list[Any], kind: str) -> None:
-        """Keep the cache of these tokens."""
+    def keep(self, owner: str, tokens: list[int], cache: list[Any], kind: str) -> None:
+        """Keep the cache of these tokens. The owner is the library's key of a model, which a salt
+        makes another one: its prompt cache keeps those apart.
+        """
         if self.store is not None:
             with native():
-                self.store.insert_cache(self.name, tokens, cache, cache_type=kind)
+                self.store.insert_cache(owner, tokens, cache, cache_type=kind)
 
     def cancel(self, r: str) -> None:
         """Take a request out."""

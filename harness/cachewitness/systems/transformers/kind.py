@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from cachewitness import (
     AnswersLevel,
@@ -20,7 +19,14 @@ from cachewitness import (
     UsageError,
     WrittenFor,
 )
-from cachewitness.engines.answering import chosen, chunk_of, needs, takes
+from cachewitness.engines.answering import (
+    checkpoint_of,
+    chosen,
+    chunk_of,
+    named_checkpoint,
+    needs,
+    takes,
+)
 from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
 
@@ -44,7 +50,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     take.
     """
     values = {name: chosen(NAME, options, name, known) for name, known in CHOICES.items()}
-    values["checkpoint"] = _checkpoint(options)
+    values["checkpoint"] = checkpoint_of(NAME, options)
     takes(NAME, header, ("chunk", "record"))
     chunk = chunk_of(NAME, header, UNSPLIT)
     if type(record := header.options.get("record", False)) is not bool:
@@ -62,32 +68,16 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return TransformersEngine(header, values, chunk)
 
 
-def _checkpoint(options: Mapping[str, str]) -> str:
-    """Return the checkpoint that the user named, empty if none. Raises UsageError if there is none
-    there.
-    """
-    named = options.get("checkpoint", "")
-    if named and "model" in options:
-        raise UsageError(f"--engine {NAME}: model and checkpoint: name one of them")
-    path = Path(named).expanduser()
-    if named and not (path.is_dir() or path.is_file()):
-        raise UsageError(f"--engine {NAME}: checkpoint: there is no {path}")
-    return str(path) if named else ""
-
-
 def tokens_of(options: Mapping[str, str]) -> Callable[[str], list[int]]:
     """Return what makes a text token ids, by the tokenizer beside a checkpoint.
 
     Raises UsageError for a model without a tokenizer, EngineMissing without transformers.
     """
-    if not (checkpoint := _checkpoint(options)):
-        raise UsageError(
-            f"--engine {NAME}: its tiny models know no text; name a checkpoint: {NAME}:checkpoint=…"
-        )
+    checkpoint = named_checkpoint(NAME, options)
     needs(NAME, ("torch", "transformers"), INSTALL)
     from cachewitness.systems.transformers.model import tokenizer
 
-    return tokenizer(Path(checkpoint))
+    return tokenizer(checkpoint)
 
 
 def configurations() -> list[Configuration]:
