@@ -44,8 +44,9 @@ def likelihood_options(command: Any) -> Any:
             help=(
                 "Compare the log-probabilities of what comes next, cold against cached, instead of"
                 " answers: of a server (--base-url), or of an engine that knows texts (--engine"
-                " transformers:checkpoint=DIR). --margin is then in hundredths of a nat a"
-                " token, --arms hit,replay or one of them, --limit 32 unless given."
+                " transformers:checkpoint=DIR, mlx-lm:checkpoint=DIR). --margin is then in"
+                " hundredths of a nat a token, --arms hit,replay or one of them, --limit 32 unless"
+                " given."
             ),
         ),
         click.option(
