@@ -134,6 +134,8 @@ def served(model: str, flags: Mapping[str, Value]) -> Served:
     for flag, why in REFUSED.items():
         if flag in flags:
             raise UsageError(f"{flag}: {why}")
+    if (mode := flags.get("--mamba-cache-mode", KEPT)) != KEPT:
+        raise UsageError(f"--mamba-cache-mode: {str(mode)[:60]!r} is not worked out; {KEPT} is")
     fields: dict[str, Any] = {}
     for flag, value in flags.items():
         if flag in FIELDS:
@@ -214,7 +216,11 @@ REFUSED = {
     "--swa-bounded-replay": "windows that are not cached are not worked out here",
     "--diffusion-config": "models of diffusion are not worked out here",
     "--convert": "models that pool are not worked out here",
+    "--mamba-block-size": "blocks of states of another length than vLLM's are not worked out here",
+    "--prefix-match-unit": "hits that end inside a block are not worked out here",
 }
+KEPT = "align"
+"""The way of keeping states (`--mamba-cache-mode`) that is worked out."""
 
 
 def _speculative(flags: Mapping[str, Value]) -> dict[str, Any]:
