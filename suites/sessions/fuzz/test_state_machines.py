@@ -70,7 +70,10 @@ MUTANTS = {
         "replay-boundary-masked": {"lost-replay-boundary"},
     },
     "scheduler": {
-        "window-freed-by-drafts": {"premature-release"},
+        "window-freed-by-drafts": {
+            "premature-release",  # of a window
+            "use-after-free",  # of a state, whose page is gone when it is read
+        },
         "drafts-published": {
             "partial-commit",  # of attention
             "fabricated-snapshot",  # of a state
