@@ -9,7 +9,7 @@ the fault to find.
 from __future__ import annotations
 
 from cachewitness.core.attention_span import columns
-from cachewitness.core.events import Header, Hit
+from cachewitness.core.events import Copy, Header, Hit
 
 NOWHERE = -1
 """What a hit says of a column that another tier did not fill."""
@@ -47,6 +47,12 @@ def from_tier(header: Header, hit: Hit) -> dict[str, int]:
         there = any(0 < column <= len(pages) and pages[column - 1] != NOWHERE for pages in copies)
         least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
     return least
+
+
+def load_failed(header: Header, copy: Copy) -> bool:
+    """Whether a copy is a load from another tier, and fails."""
+    device = {group.pool for group in header.local_groups()} if copy.phase == "fail" else ()
+    return any(move.dst_pool in device for move in copy.moves)
 
 
 def loaded(header: Header, hit: Hit, stop: int) -> int:

@@ -16,18 +16,17 @@ import pytest
 import cachewitness_reference.router as reference
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
-from cachewitness.cli.options import configurations_of, engine_of
+from cachewitness.cli.options import engine_of
 from cachewitness.core.trace_format import Submit
 from cachewitness.sessions.route.delivery import DELIVERIES, Channel
 from cachewitness.sessions.route.fleet import Fleet, Routed
 from cachewitness.sessions.route.router import load
 from cachewitness.sessions.route.session import Planned, Report, Session, plan
 from cachewitness.sessions.route.summary import causes
-from cachewitness.workloads.configurations import Configuration
 from cachewitness_faults.router import FAULTS, build
+from suites.support.fleets import ENGINE, configuration, first_findings
 from suites.support.sampled import ALL, sampled
 
-ENGINE = engine_of("reference", "vllm")
 LAYOUTS = ("full", "full-swa", "full-mamba")
 LINES = 100
 ARRIVING = {
@@ -38,10 +37,6 @@ ARRIVING = {
     "CountsOtherMedia": "media",
 }
 """How messages have to arrive for a fault to show; the others show anyhow."""
-
-
-def configuration(layout: str) -> Configuration:
-    return configurations_of("vllm", [layout], [], None, ENGINE).configurations[0]
 
 
 def planned(
@@ -104,11 +99,9 @@ def test_a_fault_is_found(fault: str) -> None:
     """Each fault of a router is found for what it is; the run without it has nothing (above)."""
     make = build(fault)
     arriving = (ARRIVING[fault],) if fault in ARRIVING else ()
-    for one in planned(traces=12, deliveries=arriving):
-        found = Fleet(ENGINE, one.trace, make, 2, one.delivery).run().findings
-        if found and found[0].anomaly == FAULTS[fault].finding:
-            return
-    pytest.fail(f"{fault} survives")
+    found = first_findings(make, planned(traces=12, deliveries=arriving))
+    if all(first.anomaly != FAULTS[fault].finding for _, first in found):
+        pytest.fail(f"{fault} survives")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

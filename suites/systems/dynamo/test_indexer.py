@@ -8,12 +8,10 @@ from importlib.util import find_spec
 import pytest
 
 from cachewitness.cli import invoke
-from cachewitness.cli.options import configurations_of, engine_of
-from cachewitness.engines.registry import EngineSpec
-from cachewitness.sessions.route.fleet import Fleet
-from cachewitness.sessions.route.session import Planned, plan
+from cachewitness.sessions.route.session import plan
 from cachewitness.systems.dynamo.indexer import IndexerRouter, Publisher
 from cachewitness_faults.dynamo import PROCESS_FAULTS, build
+from suites.support.fleets import ENGINE, configuration, first_findings
 
 ROUTER = "cachewitness.systems.dynamo.indexer:IndexerRouter"
 ROUTE = ("route", "--router", ROUTER, "--traces", "2")
@@ -53,26 +51,17 @@ def test_it_does_as_it_says(delivery: str) -> None:
 @installed
 @pytest.mark.parametrize("fault", PROCESS_FAULTS)
 def test_a_fault_in_front_of_the_process_is_found(fault: str) -> None:
-    engine = engine_of("reference", "vllm")
-    configurations = [
-        configurations_of("vllm", [layout], [], None, engine).configurations[0]
-        for layout in ("full", "full-swa")
-    ]
+    layouts = [*map(configuration, ("full", "full-swa"))]
     faulty = build(fault, process=True)
     try:
-        for one in plan(engine, configurations, [WAY.get(fault, "whole")], 18, 0):
-            found = Fleet(engine, one.trace, faulty, 2, one.delivery).run().findings
-            if found and not _clean_finds(engine, one):
-                assert found[0].anomaly == PROCESS_FAULTS[fault].finding
+        asked = plan(ENGINE, layouts, [WAY.get(fault, "whole")], 18, 0)
+        for one, first in first_findings(faulty, asked):
+            if not [*first_findings(IndexerRouter, [one])]:  # known to fail without a fault
+                assert first.anomaly == PROCESS_FAULTS[fault].finding
                 return
     finally:
         faulty.stop()
     pytest.fail(f"{fault} survives")
-
-
-def _clean_finds(engine: EngineSpec, one: Planned) -> bool:
-    """Return whether the process is known to fail without a fault."""
-    return bool(Fleet(engine, one.trace, IndexerRouter, 2, one.delivery).run().findings)
 
 
 @installed

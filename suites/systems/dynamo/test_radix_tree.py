@@ -7,11 +7,10 @@ from importlib.util import find_spec
 import pytest
 
 from cachewitness.cli import invoke
-from cachewitness.cli.options import configurations_of, engine_of
 from cachewitness.sessions.route.delivery import DELIVERIES
-from cachewitness.sessions.route.fleet import Fleet
 from cachewitness.sessions.route.session import plan
 from cachewitness_faults.dynamo import FAULTS, build
+from suites.support.fleets import ENGINE, configuration, first_findings
 
 ROUTER = "cachewitness.systems.dynamo.radix_tree:RadixTreeRouter"
 ROUTE = ("route", "--router", ROUTER, "--traces", "2")
@@ -37,17 +36,11 @@ def test_it_does_as_it_says(delivery: str) -> None:
 @installed
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_front_of_the_tree_is_found(fault: str) -> None:
-    engine = engine_of("reference", "vllm")
-    configurations = [
-        configurations_of("vllm", [layout], [], None, engine).configurations[0]
-        for layout in ("full", "full-swa")
-    ]
     ways = [way for way in DELIVERIES if way != "seeds"]
-    for one in plan(engine, configurations, ways, 18, 0):
-        found = Fleet(engine, one.trace, build(fault), 2, one.delivery).run().findings
-        if found and found[0].anomaly == FAULTS[fault].finding:
-            return
-    pytest.fail(f"{fault} survives")
+    asked = plan(ENGINE, [*map(configuration, ("full", "full-swa"))], ways, 18, 0)
+    found = first_findings(build(fault), asked)
+    if all(first.anomaly != FAULTS[fault].finding for _, first in found):
+        pytest.fail(f"{fault} survives")
 
 
 @installed

@@ -22,7 +22,6 @@ from cachewitness.core.ledger.ledger import Ledger
 LOCKS = "copy:"
 """How those who hold a page of a tier begin whom the engine does not name."""
 
-
 WAITED = "ended while it waited"
 """What a sentence says of a request that may have asked and never got what it asked for."""
 

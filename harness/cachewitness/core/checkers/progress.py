@@ -25,6 +25,7 @@ from cachewitness.core.events import (
     StepEnd,
 )
 from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.restored import load_failed
 
 PAUSED = "a session that waits for its client"
 TOO_LONG = "max_prompt, which a request exceeds that is there"
@@ -223,8 +224,7 @@ class Progress(Checker):
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
-            device = {group.pool for group in ledger.local}
-            self._load_failed |= any(move.dst_pool in device for move in event.moves)
+            self._load_failed |= load_failed(ledger.header, event)
             self._begin_anew()
             tier = ledger.header.rules.tier
             for move in event.moves if tier is not None and tier.engine_aborts else ():

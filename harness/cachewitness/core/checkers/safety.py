@@ -7,6 +7,8 @@ read and gives the finding to the checker that answers for its anomaly.
 
 from __future__ import annotations
 
+from itertools import product
+
 from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.diagnose import (
     content_of,
@@ -48,15 +50,17 @@ class SafetyLaw(Checker):
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
         """Ask for zeros where a text begins, of a device that would go on from what is there."""
         cleared = [group for group in ledger.groups if group.cleared]
+        if not cleared:
+            return None
+        zeros = {(pool, page) for pool, pages in event.zeros for page in pages}
         found = []
-        for run in event.runs if cleared else ():
-            for group in cleared if run.start == 0 else ():
-                self.opportunities += 1
-                page = run.tables[group.id][0]
-                zeros = {one for pool, pages in event.zeros if pool == group.pool for one in pages}
-                record = ledger.record(group.id, page)
-                if page not in zeros and record is not None and _is_used(record):
-                    found.append(_not_cleared(run.r, page, event.step))
+        begun = [run for run in event.runs if run.start == 0]
+        for run, group in product(begun, cleared):
+            self.opportunities += 1
+            page = run.tables[group.id][0]
+            record = ledger.record(group.id, page)
+            if (group.pool, page) not in zeros and record is not None and _is_used(record):
+                found.append(_not_cleared(run.r, page, event.step))
         return found
 
     def on_read(self, ledger: Ledger, event: Read) -> Found:

@@ -41,7 +41,7 @@ from cachewitness.core.events import (
     Submitted,
 )
 from cachewitness.core.ledger.ledger import Ledger
-from cachewitness.core.restored import loaded
+from cachewitness.core.restored import load_failed, loaded
 
 NEARLY = 1e-6
 """By how much a share may differ from the quotient that it is, for rounding."""
@@ -178,10 +178,7 @@ class StatisticsTrue(Checker):
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Note a load that fails."""
-        device = {group.pool for group in ledger.local}
-        self._load_failed |= event.phase == "fail" and any(
-            move.dst_pool in device for move in event.moves
-        )
+        self._load_failed |= load_failed(ledger.header, event)
         return None
 
     def on_accept(self, ledger: Ledger, event: Accept) -> Found:

@@ -77,7 +77,9 @@ class IndexerProcess:
                 http.ask("GET", f"{self._url}/workers", within=ANSWERS_S, most=MOST)
                 return
             if self._child.poll() is not None or time.monotonic() > ends:
-                raise UsageError("--router: Dynamo's indexer does not start")
+                raise UsageError(
+                    "--router: Dynamo's indexer does not start; python -m dynamo.indexer says why"
+                )
             time.sleep(0.02)
 
     def model(self) -> str:

@@ -60,6 +60,18 @@ def model_of(name: str) -> Any:
     return model
 
 
+@lru_cache(maxsize=2)
+def vocabulary_of(name: str) -> int:
+    """Return how many tokens a model has logits of; a shape is known before anything is computed.
+
+    Raises UsageError if the library cannot load it.
+    """
+    model = model_of(name)
+    with native():
+        logits = model(mx.array([[0]]), cache=make_prompt_cache(model))
+    return int(logits.shape[-1])
+
+
 def tokenizer(checkpoint: Path) -> Callable[[str], list[int]]:
     """Return what makes a text token ids, as the server does with the tokenizer of a checkpoint.
 
@@ -107,11 +119,9 @@ class Server:
         self.segment = segment
         self.store = LRUPromptCache(KEPT) if caching else None
         self.name = model
+        self.vocabulary = vocabulary_of(model)
         computing = model_of(model)
         with native():
-            # A shape is known before anything is computed.
-            logits = computing(mx.array([[0]]), cache=make_prompt_cache(computing))
-            self.vocabulary = int(logits.shape[-1])
             self.batch = BatchGenerator(
                 computing,
                 completion_batch_size=slots,

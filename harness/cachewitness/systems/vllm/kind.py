@@ -91,11 +91,12 @@ NEEDS = {
     "observer": "scheduler_cls",
 }
 """Options that say more of what another one names."""
-WITHOUT_RANKS = ("hisparse", "sized", "tensors")
-"""Options that context parallelism does not go with."""
-WITHOUT_HISPARSE = ("connector", "scheduler_cls", "observer", "prepare", "sized", "tensors")
-"""Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
-are not driven."""
+ALONE = {
+    "hisparse": ("connector", "scheduler_cls", "observer", "prepare", "sized", "tensors"),
+    "context_parallel": ("hisparse", "sized", "tensors"),
+}
+"""Options, and those that each does not go with. HiSparse is a connector, it has its own sizing,
+and its tensors are not driven."""
 
 
 class VllmEngine(Driver):
@@ -159,18 +160,12 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
                 f"--engine vllm: {name} is for loads of a connector, and the option connector names"
                 " none"
             )
-    if "hisparse" in options and (
-        other := next((name for name in WITHOUT_HISPARSE if name in options), "")
-    ):
-        raise UsageError(
-            f"--engine vllm: hisparse is not driven with {other}; leave one of them out"
-        )
-    if "context_parallel" in options and (
-        other := next((name for name in WITHOUT_RANKS if name in options), "")
-    ):
-        raise UsageError(
-            f"--engine vllm: context_parallel is not driven with {other}; leave one of them out"
-        )
+    for name, others in ALONE.items():
+        other = next((other for other in others if other in options), "")
+        if name in options and other:
+            raise UsageError(
+                f"--engine vllm: {name} is not driven with {other}; leave one of them out"
+            )
     for name, needs in NEEDS.items():
         if options.get(name) and not options.get(needs, ""):
             raise UsageError(f"--engine vllm: {name} is for a {needs}, and the options name none")

@@ -6,7 +6,7 @@ Source: vLLM 0.33.0, `v1/worker/gpu/model_runner.py`, `pp_utils.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cachewitness.core.events import Move
@@ -77,8 +77,8 @@ class Stage:
         return [
             Move(held, page)
             for state in self._states.values()
-            for page, held in enumerate(_held(state))
-            if held != page
+            for page, parts in enumerate(state[:, :, 0].T.tolist())
+            if (held := _held(page, parts)) != page
         ]
 
     def _number_states(self) -> None:
@@ -132,7 +132,8 @@ class Stage:
         """
         pages: list[int] = self._metadata[group].mamba_aligned_state_indices[row].tolist()
         stood = int(self._runner.model_state.num_accepted_tokens_gpu[index])
-        return State(_held(self._states[group])[pages[stood - 1]], pages)
+        page = pages[stood - 1]
+        return State(_held(page, self._states[group][:, page, 0].tolist()), pages)
 
     def _row(
         self, group: int, row: int, first: int, positions: list[int], length: int
@@ -157,11 +158,8 @@ def put(row: list[int], pages: Mapping[int, int]) -> None:
             row[column] = page
 
 
-def _held(state: Any) -> list[int]:
-    """Return whose state each page holds, by the numbers of pages in its parts; its own where they
+def _held(page: int, parts: Sequence[int]) -> int:
+    """Return whose state a page holds, by the numbers of pages in its parts; its own where they
     disagree: what was copied in part goes on as what nobody copied.
     """
-    return [
-        parts[0] if len(set(parts)) == 1 else page
-        for page, parts in enumerate(zip(*state[:, :, 0].tolist(), strict=True))
-    ]
+    return parts[0] if len(set(parts)) == 1 else page
