@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -76,16 +77,32 @@ def test_a_copy_that_is_gone_takes_the_salt_along(
     assert "salt=" in printed
 
 
-@installed
-def test_a_process_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def _router() -> IndexerRouter:
+    """Return a router with one worker."""
     router = IndexerRouter(
         [{"kind": "full_attention", "block_size": 4, "window": 0, "chunk": 0}], lambda *_: ()
     )
     router.take(0, 0, [])
-    process = router._process
-    monkeypatch.setattr(process, "_url", "http://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match="query"):
+    return router
+
+
+@installed
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [(signal.SIGKILL, "query"), (signal.SIGSTOP, "query: no answer within 0.5 s")],
+)
+def test_a_process_that_is_gone_is_told_and_the_next_router_has_another(
+    how: signal.Signals, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = _router()
+    router._process._child.send_signal(how)
+    monkeypatch.setattr("cachewitness.systems.dynamo.indexer.ANSWERS_S", 0.5)
+    with pytest.raises(ConnectionError, match=message):
         router.foresee([1, 2, 3, 4, 5], "", "")
+    monkeypatch.undo()
+    after = _router()
+    assert after._process is not router._process
+    assert after.foresee([1, 2, 3, 4, 5], "", "") == {}
 
 
 @installed

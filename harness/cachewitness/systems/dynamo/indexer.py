@@ -5,8 +5,8 @@ asked for again, and are registered when their first message comes, anew when on
 again. A salt is tagged, as Dynamo's own worker for vLLM does before the engine gets it: the process
 takes no other string of an event for a salt.
 
-One process serves all traces in turn: a router that is built takes away the workers of the one
-before.
+One process serves all traces in turn, as long as it answers: a router that is built takes away the
+workers of the one before.
 
 Source: ai-dynamo-runtime 1.6.1, `python -m dynamo.indexer`; docs.nvidia.com/dynamo, Standalone KV
 Indexer; the messages: vLLM 0.33.0, `distributed/kv_events.py`, ZmqEventPublisher.
@@ -114,11 +114,20 @@ class IndexerProcess:
         for _, publisher in self._workers.values():
             publisher.close()
         self._workers.clear()
+        self._end()
+
+    def _end(self) -> None:
         self._child.kill()
         self._child.wait()
 
+    def ended(self) -> bool:
+        """Whether the process is gone, by itself or since it gave no answer."""
+        return self._child.poll() is not None
+
     def ask(self, path: str, **body: Any) -> Any:
-        """Return what it answers. Raises ConnectionError if it answers nothing, or a failure."""
+        """Return what it answers. Raises ConnectionError if it answers nothing, or a failure; what
+        answers nothing is ended, so that it fails the one trace and none of those behind it.
+        """
         try:
             reply = http.ask(
                 "POST",
@@ -129,7 +138,9 @@ class IndexerProcess:
                 most=MOST,
             )
         except http.NoAnswer as error:
-            raise ConnectionError(f"{path}: {error}") from None
+            self._end()
+            why = f"no answer within {ANSWERS_S} s" if error.late else str(error)
+            raise ConnectionError(f"{path}: {why}") from None
         if reply.status not in (http.OK, 201):
             raise ConnectionError(f"{path}: status {reply.status}: {reply.body[:200]!r}")
         return reply.json()
@@ -197,7 +208,7 @@ class IndexerRouter:
 
     def __init__(self, groups: Sequence[Mapping[str, Any]], replay: Replay) -> None:
         self._size: int = groups[full_attention(groups)]["block_size"]
-        self._zmq, self._process = _started()
+        self._zmq, self._process = _running()
         self._model = self._process.model()
         self._replay = replay
         self._workers: dict[int, Publisher] = {}
@@ -264,6 +275,13 @@ def _tagged(event: WireEvent) -> WireEvent:
         return event
     keys = [*first[: -len(salts)], *(SALT + salt for salt in salts)]
     return {**event, "extra_keys": [keys, *event["extra_keys"][1:]]}
+
+
+def _running() -> tuple[Any, IndexerProcess]:
+    """Return ZMQ's module and a process that has not ended; see `_started`."""
+    if _started()[1].ended():
+        IndexerRouter.stop()
+    return _started()
 
 
 @cache
