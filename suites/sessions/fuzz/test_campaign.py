@@ -183,6 +183,18 @@ def test_what_an_engine_refuses_is_left_out_and_told() -> None:
         Campaign(spec(lambda header: True), plan).run(operations=300)
 
 
+def test_where_everything_is_refused_the_line_says_why_most_is() -> None:
+    """A plug-in that is broken is not told as the one option that is refused for its own sake."""
+
+    def broken(number: int) -> bool:
+        if number % 3 == 2:
+            raise UsageError("no such option")
+        return True
+
+    with pytest.raises(UsageError, match="not this one"):
+        refusing(broken).run(operations=300)
+
+
 def test_an_engine_is_asked_for_nothing_that_it_says_it_cannot() -> None:
     """One that can submit, step and finish is fuzzed; what is left out is told."""
     reference = parse("reference").kind

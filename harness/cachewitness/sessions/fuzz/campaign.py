@@ -117,7 +117,7 @@ class Campaign:
         Building the slowest engine, which for an installed one includes importing it, is not
         counted.
 
-        Raises UsageError if whatever is drawn is refused.
+        Raises UsageError if whatever is drawn is refused, with why most of it is.
         """
         started = time.perf_counter()
         trials = FuzzTrials(self.engine, self.plan, self.beside)
@@ -161,7 +161,7 @@ class Campaign:
                 suite.crashed.append(f"{DIED}{number} of the campaign: {died}")
                 return
             if number + 1 == REFUSED_MAX and not self.traces:
-                raise UsageError([*self._left_out.values()][-1].why)
+                raise UsageError(max(self._left_out.values(), key=lambda one: one.count).why)
             self.report.seconds = time.perf_counter() - started
             if self.on_trace:
                 self.on_trace(self)
