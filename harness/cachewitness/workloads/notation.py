@@ -29,7 +29,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     begin 2: r1 8..9 | 3 4 6 | 0 5 7          a step in flight, until `end 2` or `end 2 withdraw r1`
     settle 2: r1 7..8 | 3 4 | 5 ~ 6           how a run of step 2 turned out; also `before 6>5; after 6>7`: copies
     accept r1 9 @r1:1                         r1 now has 9 tokens, the last of which is new
-    preempt r1 / abort r1 / finish r1
+    preempt r1 / abort r1 / finish r1         or `preempt r1 by engine`
     submit r1 sys:8 prompt_logprobs=yes                            none of its tokens may be restored
     submit r1 sys:8 session=yes / pause r1 / extend r1 9 u2:4        its first 9 tokens stay, those of u2 come behind them
     reset ok / reset failed                   `reset ok tier cpu`
@@ -422,7 +422,8 @@ class _Reader:
         self.events.append(Extended(r=r, keep=keep, tokens=tokens))
 
     def _read_preempt(self, rest: str) -> None:
-        self.events.append(Preempted(r=self._request(rest)))
+        r, _, how = rest.partition(" ")
+        self.events.append(Preempted(r=self._request(r), by_engine=how == "by engine"))
 
     def _read_abort(self, rest: str) -> None:
         r, _, how = rest.partition(" ")

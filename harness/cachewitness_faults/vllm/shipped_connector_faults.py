@@ -330,6 +330,24 @@ ON_SIMPLE: tuple[Mutant, ...] = (
         checker="ownership",
         group="K",
     ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "if not self._request_blocks_can_be_freed(preempted_req): break",
+            "pass",
+        ),
+        name="vllm-victims-that-free-nothing-yet",
+        what=(
+            "Requests are preempted one after the other whose blocks are not free before the step in"
+            " flight has ended."
+        ),
+        mirrors="vllm-project/vllm#49674",
+        anomaly="vain-preemption",
+        checker="progress",
+        group="K",
+    ),
 )
 
 SHIPPED_CONNECTED = ON_OFFLOADING + ON_OUTPUTS + ON_SIMPLE

@@ -234,6 +234,13 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "service",
     ),
     Anomaly(
+        "vain-preemption",
+        "a request that an engine preempts by itself gives a page back at once that nobody else"
+        " holds, and somebody lacked room",
+        "requests lose what they computed, one after the other, and nobody gains by it",
+        "work",
+    ),
+    Anomaly(
         "refused-reset",
         "a reset is refused only while a page is held, or a step that does something or a copy is"
         " under way",

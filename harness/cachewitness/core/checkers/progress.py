@@ -10,6 +10,7 @@ from cachewitness.core.checkers import capacity
 from cachewitness.core.checkers.circles import Circles
 from cachewitness.core.checkers.finding import FAILED_LOAD, HELD_BY_WAITING, Finding
 from cachewitness.core.checkers.patience import Generous
+from cachewitness.core.checkers.preemptions import VAIN, Preemptions
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import (
@@ -41,9 +42,10 @@ class Progress(Checker):
     summary = (
         "a request that is asked for, and for which the pool has room, runs within the declared"
         " number of steps, and the engine gives nobody up who could run alone; a reset that nothing"
-        " stands in the way of is done"
+        " stands in the way of is done; whom the engine preempts gives room at once, and somebody"
+        " lacked it"
     )
-    anomalies = ("no-progress", "refused-reset")
+    anomalies = ("no-progress", "refused-reset", VAIN)
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,6 +71,7 @@ class Progress(Checker):
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
         self._generous: Generous | None = None
+        self._preemptions = Preemptions()
 
     def not_applicable(self, header: Header) -> str:
         self._watches_room = header.rules.engine_aborts
@@ -77,9 +80,8 @@ class Progress(Checker):
         return super().not_applicable(header)
 
     def handlers(self) -> dict[type, Handler]:
-        watched: dict[type, Handler] = {Release: self.on_release} if self._watches_room else {}
         return {
-            **watched,
+            Release: self.on_release,
             StepBegin: self.on_step,
             StepEnd: self.on_step_end,
             ResetDone: self.on_reset,
@@ -91,6 +93,12 @@ class Progress(Checker):
         }
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
+        """Judge who waits, and who was preempted for this step."""
+        vain = self._preemptions.began(event)
+        waits = self._waits(ledger, event)
+        return (*(waits or ()), *vain) if vain else waits
+
+    def _waits(self, ledger: Ledger, event: StepBegin) -> Found:
         """Count how long each feasible request has been refused in a row, and how long nobody
         ran at all.
         """
@@ -137,7 +145,10 @@ class Progress(Checker):
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
 
     def on_release(self, ledger: Ledger, event: Release) -> Found:
-        """Note how many pages were held before these are given back."""
+        """Note how many pages were held before these are given back, and by whom."""
+        self._preemptions.released(ledger, event)
+        if not self._watches_room:
+            return None
         self._gave_back[1].add(event.holder)
         most = self._most_held[1]
         most[event.pool] = max(most.get(event.pool, 0), ledger.holdings.held[event.pool])
@@ -167,7 +178,7 @@ class Progress(Checker):
             self._idle.clear()
         if event.by_engine:
             self._taken.add((event.step, event.r))
-        return None
+        return self._preemptions.preempted(ledger, event)
 
     def on_extended(self, ledger: Ledger, event: Extended) -> Found:
         """Note that a session goes on from fewer tokens than it had."""
@@ -224,6 +235,7 @@ class Progress(Checker):
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
+            self._preemptions.failed(ledger, event)
             self._load_failed |= load_failed(ledger.header, event)
             self._begin_anew()
             tier = ledger.header.rules.tier
