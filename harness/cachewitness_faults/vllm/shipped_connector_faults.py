@@ -340,8 +340,8 @@ ON_SIMPLE: tuple[Mutant, ...] = (
         ),
         name="vllm-victims-that-free-nothing-yet",
         what=(
-            "Requests are preempted one after the other whose blocks are not free before the step in"
-            " flight has ended."
+            "Requests are preempted one after the other whose blocks are not free before the step"
+            " in flight has ended."
         ),
         mirrors="vllm-project/vllm#49674",
         anomaly="vain-preemption",

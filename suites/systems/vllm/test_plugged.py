@@ -4,6 +4,7 @@ passes, a wrong one is found, and one that cannot be imported is one line and ex
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,88 @@ class Drifting(ExampleConnector):
 class Stranger:
     pass
 '''
+OWN = '''
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    SupportsHMA,
+)
+
+class Told(KVConnectorMetadata):
+    def __init__(self):
+        self.loads, self.saves = [], []
+
+class Own(KVConnectorBase_V1, SupportsHMA):
+    """Keeps each whole block of a prompt, in every group, by the tokens in front of its end."""
+
+    def __init__(self, config, role, kv_cache_config):
+        super().__init__(config, role, kv_cache_config)
+        self.settings = config.kv_transfer_config.kv_connector_extra_config
+        self.fault = self.settings.get("fault")
+        self.kept = self.settings.setdefault("kept", {})
+        self.groups = kv_cache_config.kv_cache_groups
+        self.size = self.groups[0].kv_cache_spec.block_size
+        self.loads, self.seen = {}, {}
+
+    def key(self, request, index):
+        tokens = tuple(request.prompt_token_ids[: (index + 1) * self.size])
+        return (index,) if self.fault == "place" else tokens, request.cache_salt
+
+    def get_num_new_matched_tokens(self, request, computed):
+        index = first = computed // self.size
+        again = request.num_preemptions > 0
+        most = 0 if again else (len(request.prompt_token_ids) - 1) // self.size
+        while index < most and self.key(request, index) in self.kept:
+            index += 1
+        return (index - first) * self.size, index > first and self.fault == "beside"
+
+    def update_state_after_alloc(self, request, blocks, external):
+        self.seen[request.request_id] = request
+        if external:
+            self.loads[request.request_id] = external // self.size
+
+    def request_finished_all_groups(self, request, block_ids):
+        return False, None
+
+    def build_connector_meta(self, output):
+        told = Told()
+        for new in output.scheduled_new_reqs:
+            request, rows = self.seen[new.req_id], new.block_ids
+            start = new.num_computed_tokens // self.size
+            count = self.loads.pop(new.req_id, 0)
+            shift = self.fault == "shift"
+            for index in range(start - count, start):
+                told.loads.append((self.key(request, index), [row[index - shift] for row in rows]))
+            stop = new.num_computed_tokens + output.num_scheduled_tokens[new.req_id]
+            last = min(stop, len(request.prompt_token_ids)) // self.size
+            for index in range(start, last + (self.fault == "early")):
+                told.saves.append((self.key(request, index), [row[index] for row in rows]))
+        return told
+
+    def group_of(self, name):
+        return next(i for i, group in enumerate(self.groups) if name in group.layer_names)
+
+    def start_load_kv(self, context, **kwargs):
+        for name, layer in context.no_compile_layers.items():
+            for key, blocks in self._get_connector_metadata().loads:
+                if block := blocks[self.group_of(name)]:
+                    layer.kv_cache[block] = self.kept[key][name]
+
+    def wait_for_layer_load(self, name):
+        pass
+
+    def save_kv_layer(self, name, cache, metadata, **kwargs):
+        for key, blocks in self._get_connector_metadata().saves:
+            block = blocks[self.group_of(name)]
+            self.kept.setdefault(key, {}).setdefault(name, cache[block].clone())
+
+    def wait_for_save(self):
+        pass
+
+    def reset_cache(self):
+        self.kept.clear()
+        return True
+'''
 
 
 @pytest.fixture
@@ -108,6 +191,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "plugged_mute": MUTE,
         "plugged_schedulers": SCHEDULERS,
         "plugged_connectors": CONNECTORS,
+        "plugged_own": OWN,
     }.items():
         (tmp_path / f"{name}.py").write_text(text)
     described = tmp_path / "plugged-1.0.dist-info"
@@ -235,13 +319,13 @@ def stored_and_asked_again(prompt: str) -> list[Op]:
     ]
 
 
-def run(options: str, prompt: str = "a:70") -> Result:
+def run(options: str, prompt: str = "a:70", chunk: int = 128, layout: str = "full") -> Result:
     header = TraceHeader(
         "t",
-        layouts.load("full"),
+        layouts.load(layout),
         40,
         level="scheduler",
-        options={"max_num_batched_tokens": 128},
+        options={"max_num_batched_tokens": chunk},
     )
     engine = parse(f"vllm:source={SOURCE},{options}").open(header)
     return drive(Trace(header, stored_and_asked_again(prompt)), engine)
@@ -274,10 +358,42 @@ class TestOnVllm:
         assert "stale-hit" in {finding.anomaly for finding in run(drifting, "b:70").findings}
         assert run("connector=plugged_connectors:Drifting", "b:70").findings == []
 
+    @pytest.mark.parametrize("layout", ["full", "full-swa"])
+    def test_a_connector_of_its_own_passes_and_was_hit(self, package: Path, layout: str) -> None:
+        """It derives from vLLM's base class alone."""
+        result = run("connector=plugged_own:Own", layout=layout)
+        hit = [event for event in result.history.events if isinstance(event, Hit)][-1]
+        assert result.findings == []
+        assert (hit.r, hit.tier, hit.resume) == ("r2", "cpu", 64)
+
+    @pytest.mark.parametrize(
+        ("fault", "prompt", "anomaly"),
+        [
+            ("place", "b:70", "stale-hit"),
+            ("shift", "a:70", "stale-hit"),
+            ("early", "a:70", "partial-commit"),
+            ("beside", "a:70", "one loads beside it"),
+        ],
+    )
+    def test_a_connector_of_its_own_that_is_wrong_is_found(
+        self, package: Path, fault: str, prompt: str, anomaly: str
+    ) -> None:
+        """It names a block by its place, loads into the block in front, saves one that is not
+        whole; loads beside a step are not driven.
+        """
+        config = json.dumps({"fault": fault})
+        options = f"connector=plugged_own:Own,connector_config={config}"
+        if fault == "beside":
+            with pytest.raises(UsageError, match=anomaly):
+                run(options, prompt)
+            return
+        found = run(options, prompt, 24 if fault == "early" else 128).findings
+        assert anomaly in {finding.anomaly for finding in found}
+
     @pytest.mark.parametrize(
         ("options", "line"),
         [
-            ("connector=plugged_connectors:Stranger", "derives from no connector whose memory"),
+            ("connector=plugged_connectors:Stranger", "derives from no connector of vLLM's"),
             ("scheduler_cls=plugged_connectors:Stranger", "does not derive from vLLM's Scheduler"),
             (
                 "scheduler_cls=plugged_schedulers:Counting,observer=plugged_connectors:Stranger",

@@ -21,6 +21,7 @@ from cachewitness.engines.observe_tier import TIER
 from cachewitness.systems.lmcache.connector import LAYOUT, LMCache, fitted, prepare
 from cachewitness.systems.lmcache.outage import OUTAGE
 from cachewitness.systems.vllm.build import fill, settle
+from cachewitness.systems.vllm.connectors.any_connector import BASE, KEPT, AnyConnector
 from cachewitness.systems.vllm.connectors.example import PAGES, Example
 from cachewitness.systems.vllm.connectors.kinds import Connector, Side
 from cachewitness.systems.vllm.connectors.model_runner import ModelRunner
@@ -113,6 +114,10 @@ def _lmcache(pages: int, blocks: int, unit: int) -> dict[str, Any]:
     return prepare(pages, unit * blocks)
 
 
+def _unlimited(pages: int, blocks: int, unit: int) -> dict[str, Any]:
+    return {}
+
+
 LMCACHE = "LMCacheMPConnector"
 
 SIDES: Mapping[
@@ -123,6 +128,7 @@ SIDES: Mapping[
     "SimpleCPUOffloadConnector": (_simple, SimpleOffload),
     "ExampleConnector": (_example, Example),
     LMCACHE: (_lmcache, LMCache),
+    BASE: (_unlimited, AnyConnector),
 }
 """By name in vLLM: how a connector is told how many pages its memory has, of chunks of so many
 blocks, and what drives it.
@@ -199,17 +205,17 @@ def asked_for(
 
 
 def _plugged(name: str) -> Kind:
-    """Return a connector of another package, which is driven as the one of vLLM that it derives
-    from; what it puts into its memory is not known.
+    """Return a connector of another package, which is driven as the nearest of vLLM's that it
+    derives from; what it puts into its memory is not known.
     """
     found = imported("connector", name)
     base = _driven(found)
     if not base:
         raise UsageError(
-            f"--engine vllm:connector={name}: derives from no connector whose memory can be"
-            f" observed; those are {', '.join(SIDES)}"
+            f"--engine vllm:connector={name}: derives from no connector of vLLM's; their base class"
+            f" is {BASE}"
         )
-    ours = next(kind for kind in KINDS.values() if kind.name == base)
+    ours = next((kind for kind in KINDS.values() if kind.name == base), Kind(BASE, pages=KEPT))
     return ours._replace(name=found.__name__, base=base, module=found.__module__, stores=None)
 
 

@@ -32,6 +32,10 @@ class ConnectorsPool(ObservedPool):
         """Return the requests that have some of these blocks in their tables."""
         return self._manager.who_has(pages)
 
+    def tables(self, r: str) -> Tables:
+        """Return the blocks of a request, by group."""
+        return self._manager.observed.tables(r)
+
 
 class ConnectedManager(ReportingManager):
     """The observed manager as vLLM's scheduler calls it where a connector loads and stores."""
