@@ -44,6 +44,9 @@ COMMON: dict[str, Any] = {
 }
 """Weights are drawn wider than usual, so that the model's answers depend on what it read long ago.
 """
+SPREAD = 0.1
+"""The deviation of what is added to a parameter that a constructor leaves constant: behind zeros a
+layer may vanish, and with it what its cache does wrong."""
 
 
 def model_of(name: str) -> Any:
@@ -53,7 +56,12 @@ def model_of(name: str) -> Any:
     torch.manual_seed(0)
     makers = {"qwen3-next": _qwen3_next, "lfm2": _lfm2, "llama": _llama}
     makers |= {"qwen3-next-wide": _qwen3_next_wide, "llama-narrow": _llama_narrow}
-    return makers[name]().eval().float()
+    model = makers[name]().eval().float()
+    with torch.no_grad():
+        for values in model.state_dict().values():
+            if values.numel() > 1 and bool((values == values.flatten()[0]).all()):
+                values += SPREAD * torch.randn_like(values)
+    return model
 
 
 def _qwen3_next() -> Any:

@@ -55,5 +55,5 @@ done
 rm -f "$address"
 
 printf '\n== tests\n'
-"$run/bin/python" -m pytest suites/systems/llama_cpp/test_answers.py suites/systems/llama_cpp/test_plan.py || status=$((status ? status : $?))
+"$run/bin/python" -m pytest suites/systems/llama_cpp/test_{answers,slot_cuts,plan}.py || status=$((status ? status : $?))
 exit "$status"

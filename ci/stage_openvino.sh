@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 cache=${CACHEWITNESS_OPENVINO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/openvino}
 torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
 engine=(openvino-genai==2026.4.1.0 openvino==2026.4.1 openvino-tokenizers==2026.4.1.0)
-models=$cache/models
+models=$cache/models-$(sha256sum <ci/openvino_models.py | cut -c1-12) # those of another maker are not these
 export CI=true # openvino_telemetry sends nothing there
 
 # The engine's environment: its three wheels and this repository.

@@ -138,6 +138,45 @@ def _foreign(engine: Any) -> None:
     wrap(store, "fetch_nearest_cache", fetch)
 
 
+@mutant(name="mlx-trimmed-one-token-short", mirrors="vllm-mlx#683", group="A", **_OWN)
+def _stale(engine: Any) -> None:
+    """A longer text's cache is trimmed by a token less than it holds behind the shared prefix."""
+    store = engine.server.store
+    if store is None:
+        return
+
+    def fetch(original: Any, model: str, tokens: list[int]) -> Any:
+        kept = [held for recent in store._lru._lrus.values() for _, held in recent]
+        cache, rest = original(model, tokens)
+        if cache is not None and tokens[: len(tokens) - len(rest)] not in kept:
+            for layer in cache:
+                layer.trim(-1)
+        return cache, rest
+
+    wrap(store, "fetch_nearest_cache", fetch)
+
+
+@mutant(
+    name="mlx-file-counts-what-a-window-has",
+    mirrors="ml-explore/mlx-lm (the state of RotatingKVCache)",
+    group="G",
+    **_OWN,
+)
+def _counted(engine: Any) -> None:
+    """A window that comes from a file takes the number of its entries for that of the tokens before
+    it.
+    """
+
+    def through_file(original: Any, cache: list[Any]) -> Any:
+        loaded = original(cache)
+        for layer in loaded:
+            if hasattr(layer, "_temporal_order"):
+                layer.offset = layer.size()
+        return loaded
+
+    wrap(engine.server, "through_file", through_file)
+
+
 @mutant(
     name="mlx-short-prefixes-not-kept",
     mirrors="ml-explore/mlx-lm (prompts below a length are not kept)",

@@ -4,6 +4,8 @@ they are kept or resumed.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cachewitness.engines.fault_tools import wrap
@@ -60,15 +62,15 @@ def _chunked(engine: Any) -> None:
     """A chunk of several tokens starts from an empty recurrent state, whatever came before it."""
     import torch
 
-    def resumed(original: Any, cache: Any, tokens: Any, at: int) -> Any:
-        if at and len(tokens) > 1:
+    def together(original: Any, cache: Any, rows: Any, at: int) -> Any:
+        if at and len(rows[0]) > 1:
             with torch.inference_mode():
                 for layer in cache.layers:
                     for state in _states(layer, "recurrent_states").values():
                         state.zero_()
-        return original(cache, tokens, at)
+        return original(cache, rows, at)
 
-    wrap(engine.server.model, "resumed", resumed)
+    wrap(engine.server.model, "together", together)
 
 
 @mutant(name="convolution-one-token-off", mirrors="sglang#33450", group="A", **_OWN)
@@ -126,6 +128,66 @@ def _forgotten(engine: Any) -> None:
                 original(identity, tokens, cache) if len(tokens) >= SHORT else None
             ),
         )
+
+
+@mutant(name="rows-chosen-without-states", mirrors="transformers#46612", group="A", **_OWN)
+def _stateless_rows(engine: Any) -> None:
+    """Where rows of a batch are chosen, states stay in the order of before."""
+
+    def choose(original: Any, cache: Any, rows: Any) -> None:
+        before = [(kept, dict(kept)) for kept in _kept_states(cache)]
+        original(cache, rows)
+        for kept, states in before:
+            kept.update({index: _in_order(state, len(rows)) for index, state in states.items()})
+
+    wrap(engine.server.rows, "choose", choose)
+
+
+@mutant(name="rows-chosen-without-a-layer", mirrors="transformers#46612", group="I", **_OWN)
+def _layer_left_out(engine: Any) -> None:
+    """Where rows of a batch are chosen, one layer's keys and values stay in the order of before."""
+
+    def choose(original: Any, cache: Any, rows: Any) -> None:
+        layer = next((one for one in cache.layers if getattr(one, "is_initialized", False)), None)
+        before = (layer.keys, layer.values) if layer is not None else None
+        original(cache, rows)
+        if layer is not None and before is not None:
+            layer.keys, layer.values = (_in_order(one, len(rows)) for one in before)
+
+    wrap(engine.server.rows, "choose", choose)
+
+
+def _kept_states(cache: Any) -> Iterator[dict[int, torch.Tensor | None]]:
+    for layer in cache.layers:
+        for which in ("conv_states", "recurrent_states"):
+            yield getattr(layer, which, {})
+
+
+def _in_order(kept: torch.Tensor | None, rows: int) -> torch.Tensor | None:
+    """Return so many rows of a tensor in their order, from its first again behind its last."""
+    return None if kept is None else kept[[row % len(kept) for row in range(rows)]]
+
+
+@mutant(
+    name="static-cache-handed-on-with-states",
+    mirrors="huggingface/transformers (StaticCache.reset of layers with states)",
+    group="I",
+    **_OWN,
+)
+def _uncleared(engine: Any) -> None:
+    """A static cache that a request gives back is cleared but for its states."""
+
+    def cleared(original: Any, cache: Any) -> Any:
+        before = [(kept, copy.deepcopy(kept)) for kept in _kept_states(cache)]
+        had = [copy.copy(getattr(layer, "has_previous_state", {})) for layer in cache.layers]
+        original(cache)
+        for kept, states in before:
+            kept.update(states)
+        for layer, previous in zip(cache.layers, had, strict=True):
+            getattr(layer, "has_previous_state", {}).update(previous)
+        return cache
+
+    wrap(engine.server, "cleared", cleared)
 
 
 MUTANTS = declared(globals())

@@ -40,6 +40,7 @@ from cachewitness.systems.llama_cpp.settings import CONTEXT, settings_of
 from cachewitness.workloads.answer_longest import in_turn
 from cachewitness.workloads.answer_stories import write
 from suites.support.completion_server import answering
+from suites.support.parameters import constant
 
 installed = pytest.mark.skipif(
     find_spec("xllamacpp") is None or not os.environ.get(MODELS),
@@ -259,6 +260,15 @@ def test_a_server_that_cannot_be_opened_gives_standard_error_back(tmp_path: Path
     with pytest.raises(RuntimeError):
         LlamaCpp(header(), tmp_path / "junk.gguf", "on", "recurrent", log=True)
     assert os.path.samestat(os.fstat(2), before)
+
+
+@installed
+@pytest.mark.parametrize("model", ALL)
+def test_no_parameter_of_a_model_is_constant(model: str) -> None:
+    import gguf
+
+    parameters = gguf.GGUFReader(Path(os.environ[MODELS]) / f"{model}.gguf").tensors
+    assert constant((one.name, one.data.ravel().tolist()) for one in parameters) == []
 
 
 @installed

@@ -22,6 +22,7 @@ from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, COMMON, VOC
 from cachewitness.systems.mlx_lm.kind import configurations
 from cachewitness.workloads.answer_stories import write
 from cachewitness_faults.mlx_lm.cache_faults import FAULTS
+from suites.support.parameters import constant
 
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
 
@@ -74,7 +75,8 @@ def test_an_architecture_is_resumed_rightly(model: str) -> None:
     """Restored tokens, chunks, company in the batch where it is right; no finding."""
     again = [replace(op, r=f"{op.r}2") for op in TOGETHER]
     slots = {"concurrency": "1"} if model in PADDED else {}
-    for of in (trace(*GROWN), trace(*GROWN, chunk=7), trace(*TOGETHER, *again)):
+    chunked = trace(*GROWN, chunk=7, files=True)
+    for of in (trace(*GROWN), chunked, trace(*TOGETHER, *again)):
         result = runs(of, engine(model=model, **slots))
         assert result.findings == [] and result.activity.hits and result.activity.hit_tokens
         assert not [tally.crashed for tally in result.tallies if tally.crashed]
@@ -83,14 +85,12 @@ def test_an_architecture_is_resumed_rightly(model: str) -> None:
 @installed
 @pytest.mark.parametrize("model", ARCHITECTURES)
 def test_no_parameter_of_a_model_is_constant(model: str) -> None:
-    """A layer whose parameters are zeros or ones vanishes, and its cache with it."""
     from mlx.utils import tree_flatten
 
     from cachewitness.systems.mlx_lm.server import model_of
 
     parameters = tree_flatten(model_of(model).parameters())
-    constant = [name for name, of in parameters if of.size > 1 and float(of.var()) == 0.0]
-    assert len(parameters) > 10 and constant == []
+    assert constant((name, of.flatten().tolist()) for name, of in parameters) == []
 
 
 @installed
@@ -123,8 +123,56 @@ def test_a_window_that_is_merged_from_its_front_is_found_where_there_is_one(
     assert runs(trace(*LONG, chunk=64), engine(model=model)).findings == []
 
 
+TRIMMED, IN_FILES = "mlx-trimmed-one-token-short", "mlx-file-counts-what-a-window-has"
+PARTED = [
+    *asked("a", "doc:20"),
+    *asked("b", "doc:15 more:9"),
+    *asked("c", "wide:40"),
+    *asked("d", "wide:35 other:9"),
+]
+"""Prompts that part from a kept text, which is shorter than a window, and from a longer one."""
+
+
 @installed
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name not in WINDOWED])
+@pytest.mark.parametrize(
+    ("model", "trimmed"), [("qwen3", [8, 8]), ("gemma3_text", [8]), ("lfm2", []), ("plamo2", [])]
+)
+def test_caches_are_trimmed_that_can_be_and_a_fault_in_that_is_found(
+    model: str, trimmed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not states, and no window that has moved: what lay in front of it is lost."""
+    from mlx_lm.models import cache
+
+    tokens: list[int] = []
+    trim = cache.trim_prompt_cache
+
+    def counted(kept: list[object], count: int) -> object:
+        tokens.append(count)
+        return trim(kept, count)
+
+    monkeypatch.setattr(cache, "trim_prompt_cache", counted)
+    assert runs(trace(*PARTED), engine(model=model)).findings == []
+    assert tokens == trimmed
+    wrong = runs(trace(*PARTED), engine(model=model, mutant=TRIMMED)).findings
+    assert ("answer-differs" in [finding.anomaly for finding in wrong]) == bool(trimmed)
+
+
+@installed
+@pytest.mark.parametrize("model", ["gemma3_text", "qwen3"])
+def test_a_window_from_a_file_has_its_positions(model: str) -> None:
+    """A fault in that is found where there is a window, and without files there is none."""
+    grown = [*asked("a", "doc:30"), *asked("b", "doc:30 @a:3 else:9")]
+    wrong = engine(model=model, mutant=IN_FILES)
+    assert runs(trace(*grown, files=True), engine(model=model)).findings == []
+    assert runs(trace(*grown), wrong).findings == []
+    found = [finding.anomaly for finding in runs(trace(*grown, files=True), wrong).findings]
+    assert ("answer-differs" in found) == (model == "gemma3_text")
+
+
+@installed
+@pytest.mark.parametrize(
+    "fault", [name for name in FAULTS if name not in (*WINDOWED, TRIMMED, IN_FILES)]
+)
 @pytest.mark.parametrize("model", ["qwen3_next", "falcon_h1"])
 def test_a_fault_is_found_and_only_with_the_cache(model: str, fault: str) -> None:
     found = runs(trace(*GROWN), engine(model=model, mutant=fault)).findings

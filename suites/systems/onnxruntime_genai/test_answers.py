@@ -30,6 +30,7 @@ from cachewitness.systems.onnxruntime_genai.kind import MODELS, configurations, 
 from cachewitness.systems.onnxruntime_genai.settings import CONTROL, MAX_LENGTH, REWINDS
 from cachewitness.workloads.answer_stories import write
 from cachewitness_faults.onnxruntime_genai.cache_faults import FAULTS
+from suites.support.parameters import constant, weights_in
 
 installed = pytest.mark.skipif(
     not (find_spec("onnxruntime_genai") and os.environ.get(MODELS)),
@@ -105,6 +106,14 @@ TWICE = [
 def found(of: Trace, **options: str) -> list[str]:
     """Return the anomalies of a trace."""
     return [finding.anomaly for finding in runs(of, engine(**options)).findings]
+
+
+@installed
+@pytest.mark.parametrize("model", REWINDS)
+def test_no_parameter_of_a_model_is_constant(model: str) -> None:
+    """As its maker left it beside what was exported."""
+    weights = Path(os.environ[MODELS]) / f"{model}.weights" / "model.safetensors"
+    assert constant(weights_in(weights)) == []
 
 
 @installed

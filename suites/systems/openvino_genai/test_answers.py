@@ -32,6 +32,7 @@ from cachewitness.systems.openvino_genai.kind import MODELS, configurations, fur
 from cachewitness.systems.openvino_genai.settings import KV_BLOCK, multiplier_of, settings_of
 from cachewitness.workloads.answer_stories import write
 from cachewitness.workloads.configurations import Configuration
+from suites.support.parameters import constant, weights_in
 
 FINDINGS = {
     "exact-replay": "answer-differs",
@@ -64,6 +65,16 @@ def engine(options: str) -> EngineSpec:
 
 def stored(name: str) -> Trace:
     return load_trace(fixtures() / "findings" / f"openvino-genai-{name}.jsonl")
+
+
+@installed
+@pytest.mark.parametrize(
+    "model", ["qwen3-next", "lfm2", "llama", "qwen3-next-wide", "llama-narrow"]
+)
+def test_no_parameter_of_a_model_is_constant(model: str) -> None:
+    """As its maker left it beside what was exported."""
+    weights = Path(os.environ[MODELS]) / f"{model}.weights" / "model.safetensors"
+    assert constant(weights_in(weights)) == []
 
 
 @installed

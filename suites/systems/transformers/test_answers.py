@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.core.checkers.finding import Measured
+from cachewitness.core.events import Answer
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Abort, Finish, GroupSpec, Layout, Op, Step, Submit, Trace
 from cachewitness.core.validate import load_trace
@@ -21,6 +22,7 @@ from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, COMMON, CONTROL
 from cachewitness.systems.transformers.kind import configurations
 from cachewitness.workloads.answer_stories import write
+from suites.support.parameters import constant
 from suites.support.real_engines import needs_transformers as installed
 
 WRONG = ("nemotron_h-small-steps", "zamba2-small-steps", "mamba", "jamba", "recurrent_gemma")
@@ -36,13 +38,10 @@ def engine(**options: str) -> EngineSpec:
     return parse("transformers:" + ",".join(f"{name}={value}" for name, value in options.items()))
 
 
-def trace(*ops: Op, record: bool = False, pages: int = 64) -> Trace:
+def trace(*ops: Op, pages: int = 64, **options: object) -> Trace:
     """Return a trace of these operations on the first configuration's layout."""
     header = write(configurations()[0].shape("answers"), "idle", 0).header
-    return Trace(
-        replace(header, name="test", pages=pages, options={"record": True} if record else {}),
-        list(ops),
-    )
+    return Trace(replace(header, name="test", pages=pages, options=options), list(ops))
 
 
 def asked(r: str, prompt: str, generate: int = 3) -> list[Op]:
@@ -61,6 +60,20 @@ CUT = Trace(
     [*GROWN.ops, *asked("d", "doc:26 else:9")],
 )
 """The same and more, in chunks, from windows whose past is recorded."""
+ALIKE = [
+    *asked("a", "doc:30"),
+    *asked("b", "doc:30 more:9", 9),
+    *asked("c", "doc:30 @a:2 else:5", 9),
+    *asked("d", "new:40"),
+]
+"""Rows that part behind what was kept, and a prompt of which nothing was."""
+STATIC, REORDERED, SELECTED = (
+    trace(*ALIKE, static=True),
+    trace(*ALIKE, rows="reordered"),
+    trace(*ALIKE, rows="selected"),
+)
+STATIC_REORDERED = trace(*ALIKE, static=True, rows="reordered", chunk=7)
+STATIC_PARTED = trace(*PARTED.ops, static=True)
 AGAIN = trace(*asked("a", "doc:33"), *asked("b", "doc:33 b:4", 5), *asked("c", "doc:33 c:4", 5))
 
 
@@ -82,10 +95,22 @@ def test_an_architecture_is_resumed_rightly(model: str) -> None:
     """
     if not _had(model):
         pytest.skip(f"transformers {ARCHITECTURES[model].since}")
-    for of in (GROWN, CUT):
+    for of in (GROWN, CUT, STATIC_REORDERED):
         result = runs(of, engine(model=model))
         assert result.findings == [] and result.activity.hits
         assert measured(result).tolerance == 2e-4 < measured(result).ceiling
+
+
+@installed
+@pytest.mark.parametrize("model", ARCHITECTURES)
+def test_no_parameter_of_a_model_is_constant(model: str) -> None:
+    """Of what a checkpoint holds: the biases by which experts are chosen are among it."""
+    if not _had(model):
+        pytest.skip(f"transformers {ARCHITECTURES[model].since}")
+    from cachewitness.systems.transformers.model import Model
+
+    held = Model.tiny(ARCHITECTURES[model]).module.state_dict()
+    assert constant((name, of.flatten().tolist()) for name, of in held.items()) == []
 
 
 @installed
@@ -175,6 +200,9 @@ FAULTS = {
     "cache-shared-instead-of-copied": (AGAIN, "qwen3_next", "llama"),
     "cropped-one-token-short": (PARTED, "gemma3", "qwen3_next"),
     "window-one-token-short": (GROWN, "mistral", "llama"),
+    "rows-chosen-without-states": (REORDERED, "qwen3_next", "llama"),
+    "rows-chosen-without-a-layer": (REORDERED, "gemma3", "mamba2"),
+    "static-cache-handed-on-with-states": (STATIC, "qwen3_next", "llama"),
 }
 """By fault: a trace, an architecture that has it, and one that has nothing to plant it into, or is
 not hurt by it."""
@@ -203,6 +231,51 @@ def test_a_fault_in_what_a_model_does_not_have_is_no_finding(fault: str) -> None
     """
     of, _, other = FAULTS[fault]
     assert found(of, engine(model=other, mutant=fault)) == []
+
+
+ELSEWHERE = [
+    (STATIC_PARTED, "cropped-one-token-short", "llama"),
+    (SELECTED, "rows-chosen-without-a-layer", "gemma3"),
+    (STATIC_REORDERED, "rows-chosen-without-a-layer", "llama"),
+    (STATIC_REORDERED, "rows-chosen-without-states", "lfm2"),
+]
+"""Traces that crop a static cache and choose rows by the other methods, each with a fault in just
+that."""
+
+
+@installed
+@pytest.mark.parametrize(("of", "fault", "model"), ELSEWHERE)
+def test_static_caches_are_cropped_and_rows_chosen_by_every_method(
+    of: Trace, fault: str, model: str
+) -> None:
+    assert found(of, engine(model=model)) == []
+    assert "answer-differs" in found(of, engine(model=model, mutant=fault))
+
+
+@installed
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name.startswith(("rows", "static"))])
+def test_a_fault_in_what_a_trace_does_not_ask_for_is_no_finding(fault: str) -> None:
+    """One row, and caches that grow."""
+    assert found(GROWN, engine(model="qwen3_next", mutant=fault)) == []
+
+
+@installed
+def test_rows_that_a_layer_cannot_select_are_refused() -> None:
+    """The library selects rows of keys and values alone, and raises AttributeError elsewhere."""
+    for model, of in (("qwen3_next", SELECTED), ("llama", trace(static=True, rows="selected"))):
+        with pytest.raises(UsageError, match=r"rows=selected: .* has no batch_repeat_interleave"):
+            engine(model=model).open(of.header)
+
+
+@installed
+def test_a_static_cache_refuses_what_it_has_no_room_for() -> None:
+    """And says so in advance."""
+    opened = engine(model=CONTROL).open(STATIC.header)
+    assert opened.describe().rules.max_prompt == 1023
+    asking = Submit(r="a", prompt="", tokens=[3] * 1022, generate=3)
+    events = [event for op in (asking, Finish("a")) for event in opened.apply(op)]
+    opened.close()
+    assert [one.ended for one in events if isinstance(one, Answer)] == ["refused"]
 
 
 REPEATED = [*asked("a", "doc:30"), *asked("b", "doc:30")]
@@ -280,7 +353,12 @@ def test_what_does_not_fit_is_one_line(options: str, layout: Layout | None, mess
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"drafts": 2}, "not drafts"), ({"record": 2}, "record is true or false, not 2")],
+    [
+        ({"drafts": 2}, "not drafts"),
+        ({"record": 2}, "record is true or false, not 2"),
+        ({"static": "yes"}, "static is true or false, not 'yes'"),
+        ({"rows": "two"}, "rows is one of one, reordered, selected, not 'two'"),
+    ],
 )
 def test_an_option_of_a_trace_that_it_does_not_take_is_refused(
     options: dict[str, object], message: str

@@ -25,10 +25,13 @@ class MlxEngine(SteppedEngine[Server]):
         segment: int,
         slots: int,
         salts: bool,
+        files: bool,
     ) -> None:
         # The last cache that is kept of a prompt ends in front of its last token.
         repeats = 2 if caching else 0
-        server = Server(model, caching=caching, chunk=chunk, segment=segment, slots=slots)
+        server = Server(
+            model, caching=caching, chunk=chunk, segment=segment, slots=slots, files=files
+        )
         answering = Answering("float32", server.vocabulary, repeats=repeats)
         rules = Rules(caching=caching, answering=answering)
         super().__init__(

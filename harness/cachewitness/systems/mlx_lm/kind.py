@@ -16,6 +16,7 @@ from cachewitness import (
     OwnProcess,
     Texts,
     TraceHeader,
+    UsageError,
     WrittenFor,
 )
 from cachewitness.engines.answering import (
@@ -52,8 +53,10 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     model = checkpoint or chosen(NAME, options, "model", ARCHITECTURES)
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
     slots = int(chosen(NAME, options, "concurrency", SLOTS))
-    takes(NAME, header, ("chunk",))
+    takes(NAME, header, ("chunk", "files"))
     chunk = chunk_of(NAME, header, CHUNK)
+    if type(files := header.options.get("files", False)) is not bool:
+        raise UsageError(f"--engine {NAME}: files is true or false, not {files!r}")
     segment = full_and_recurrent(NAME, header, "the length of a system's part")
     needs(NAME, ("mlx", "mlx_lm"), INSTALL)
     from cachewitness.systems.mlx_lm.engine import MlxEngine
@@ -66,6 +69,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         segment=segment,
         slots=slots,
         salts=bool(checkpoint),
+        files=files,
     )
 
 
@@ -83,9 +87,12 @@ def tokens_of(options: Mapping[str, str]) -> Callable[[str], list[int]]:
 
 def configurations() -> list[Configuration]:
     """Return what a run takes: a short system's part; and a longer one, with prompts cut into
-    chunks.
+    chunks, and caches from files.
     """
-    return [Configuration(_layout(16), {}, ""), Configuration(_layout(48), {"chunk": 23}, "")]
+    return [
+        Configuration(_layout(16), {}, ""),
+        Configuration(_layout(48), {"chunk": 23, "files": True}, ""),
+    ]
 
 
 def _layout(system: int) -> Layout:

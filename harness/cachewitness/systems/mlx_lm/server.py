@@ -12,12 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.generate import BatchGenerator
-from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
+from mlx_lm.models.cache import (
+    LRUPromptCache,
+    load_prompt_cache,
+    make_prompt_cache,
+    save_prompt_cache,
+)
 from mlx_lm.utils import load_model, load_tokenizer
 
 from cachewitness._util.errors import UsageError
@@ -110,13 +116,22 @@ class Request(Generating):
 
 class Server:
     """Answers requests, `slots` of them together. `chunk` tokens of a prompt are computed in a
-    step; the first `segment` of one are a system's.
+    step; the first `segment` of one are a system's. With `files` each cache that is found is saved
+    to a file and loaded, as who keeps caches on disk does.
     """
 
     def __init__(
-        self, model: str, *, caching: bool, chunk: int, segment: int, slots: int = SLOTS
+        self,
+        model: str,
+        *,
+        caching: bool,
+        chunk: int,
+        segment: int,
+        slots: int = SLOTS,
+        files: bool = False,
     ) -> None:
         self.segment = segment
+        self.files = files
         self.store = LRUPromptCache(KEPT) if caching else None
         self.name = model
         self.vocabulary = vocabulary_of(model)
@@ -140,6 +155,8 @@ class Server:
         if self.store is not None:
             with native():
                 cache, rest = self.store.fetch_nearest_cache(owner, prompt)
+            if self.files and cache is not None:
+                cache = self.through_file(cache)
         found = len(prompt) - len(rest)
         segments, kinds = self.segments(prompt, found)
         with native():
@@ -147,6 +164,15 @@ class Server:
                 [segments], [op.generate], [cache], [prompt[:found]]
             )
         self.requests[uid] = Request(kinds, owner, r=op.r, restored=found)
+
+    def through_file(self, cache: list[Any]) -> list[Any]:
+        """Return what the library loads of what it saved of a cache."""
+        with TemporaryDirectory(prefix="cachewitness-") as folder, native():
+            file = f"{folder}/cache.safetensors"
+            save_prompt_cache(file, cache)
+            loaded: list[Any] = load_prompt_cache(file)
+            mx.eval([layer.state for layer in loaded])
+        return loaded
 
     def segments(self, prompt: list[int], found: int) -> tuple[list[list[int]], list[str]]:
         """Return what is left of a prompt's segments behind what was found, and of what kind each

@@ -39,6 +39,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "feed": ("chunks", "tokens"),
 }
 """What the options of the engine's name take, the default first."""
+ROWS = ("one", "reordered", "selected")
+"""How the row of a request is chosen among those of a batch (docs/systems/transformers-notes.md).
+"""
 SHRINKING = 250
 """Traces that are tried in search of a smaller one."""
 
@@ -51,10 +54,13 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """
     values = {name: chosen(NAME, options, name, known) for name, known in CHOICES.items()}
     values["checkpoint"] = checkpoint_of(NAME, options)
-    takes(NAME, header, ("chunk", "record"))
+    takes(NAME, header, ("chunk", "record", "static", "rows"))
     chunk = chunk_of(NAME, header, UNSPLIT)
-    if type(record := header.options.get("record", False)) is not bool:
-        raise UsageError(f"--engine {NAME}: record is true or false, not {record!r}")
+    for name in ("record", "static"):
+        if type(asked := header.options.get(name, False)) is not bool:
+            raise UsageError(f"--engine {NAME}: {name} is true or false, not {asked!r}")
+    if (rows := header.options.get("rows", ROWS[0])) not in ROWS:
+        raise UsageError(f"--engine {NAME}: rows is one of {', '.join(ROWS)}, not {rows!r}")
     kinds = [group.kind for group in header.layout.groups]
     if kinds.count("full") != 1 or set(kinds) - {"full", "recurrent"}:
         wanted = (
@@ -81,12 +87,13 @@ def tokens_of(options: Mapping[str, str]) -> Callable[[str], list[int]]:
 
 
 def configurations() -> list[Configuration]:
-    """Return what a run takes: prefixes kept often; and seldom, with prompts cut into chunks,
-    and pasts that are recorded.
+    """Return what a run takes: prefixes kept often; and seldom, with prompts cut into chunks, and
+    pasts that are recorded; and often, in static caches, in one row of a batch that is reordered.
     """
     return [
         Configuration(_layout(16), {}, ""),
         Configuration(_layout(48), {"chunk": 23, "record": True}, ""),
+        Configuration(_layout(16), {"chunk": 23, "static": True, "rows": "reordered"}, ""),
     ]
 
 

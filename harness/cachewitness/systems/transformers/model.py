@@ -30,6 +30,8 @@ is nowhere configured."""
 NAMES = ("cache", "cache_params", "past_key_values")
 """What models call the cache that they are given: the first since transformers 5.24, before that
 one of the others."""
+SPREAD = 0.1
+"""The deviation of what is added to a parameter that a constructor leaves constant."""
 SCAN, SCAN_MIN = 32, 8
 """Tokens that a scan computes together, and the least of it."""
 
@@ -76,32 +78,42 @@ class Model:
             for end, value in architecture.weights.items():
                 if name.endswith(end):
                     torch.nn.init.constant_(parameter, value)
-        return cls(module.float())
+        _draw(module.float())
+        return cls(module)
 
     @property
     def vocabulary(self) -> int:
         """Return how many tokens it knows."""
         return int(self.config.get_text_config().vocab_size)
 
-    def empty(self) -> transformers.DynamicCache:
-        """Return a cache of the library that holds nothing."""
+    def empty(self, room: int = 0) -> transformers.Cache:
+        """Return a cache of the library that holds nothing: one that grows, or a static one with
+        room for so many tokens.
+        """
+        if room:
+            return transformers.StaticCache(config=self.config, max_cache_len=room)
         return transformers.DynamicCache(config=self.config)
 
-    def resumed(
-        self, cache: transformers.DynamicCache, tokens: Sequence[int], at: int
-    ) -> torch.Tensor:
-        """Compute the tokens behind the first `at`, which the cache holds; return the logprobs
-        [vocabulary] of what follows.
+    def resumed(self, cache: transformers.Cache, tokens: Sequence[int], at: int) -> torch.Tensor:
+        """Compute the tokens behind the first `at`, which the cache holds and takes in; return the
+        logprobs [vocabulary] of what follows.
+        """
+        return self.together(cache, [tokens], at)[0]
 
-        The cache takes them in. Positions are given, as `generate` does: some models count from 0
-        again if they are not.
+    def together(
+        self, cache: transformers.Cache, rows: Sequence[Sequence[int]], at: int
+    ) -> torch.Tensor:
+        """Compute tokens behind the first `at` of each row of a cache, as many of each, which it
+        takes in; return the logprobs [rows, vocabulary] of what follows.
+
+        Positions are given, as `generate` does: some models count from 0 again if they are not.
         """
         more: dict[str, Any] = {self._named: cache, "use_cache": True}
         if self._placed:
-            more["position_ids"] = torch.arange(at, at + len(tokens))[None]
+            more["position_ids"] = torch.arange(at, at + len(rows[0])).expand(len(rows), -1)
         with native(), torch.inference_mode():
-            logits = self.module(torch.tensor([list(tokens)]), **more).logits
-        return logits[0, -1].log_softmax(-1)
+            logits = self.module(torch.tensor([list(row) for row in rows]), **more).logits
+        return logits[:, -1].log_softmax(-1)
 
     def computed(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """Compute texts from nothing, in one batch without a cache; return the logprobs
@@ -138,6 +150,16 @@ class Model:
                 setattr(code, DELTA_RULE, rule)
             for part, usual in mixers.items():
                 part.chunk_size = usual
+
+
+def _draw(module: Any) -> None:
+    """Move by noise what constructors leave constant of what a checkpoint holds: behind a bias or a
+    convolution of zeros a whole layer vanishes, and with it whatever its cache does wrong.
+    """
+    with torch.inference_mode():
+        for values in module.state_dict().values():
+            if values.numel() > 1 and bool((values == values.flatten()[0]).all()):
+                values += SPREAD * torch.randn_like(values)
 
 
 def tokenizer(checkpoint: Path) -> Callable[[str], list[int]]:

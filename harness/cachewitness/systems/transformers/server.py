@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from cachewitness.core.engine_failure import native
 from cachewitness.core.events import Answer, Ended, Event
 from cachewitness.core.trace_format import Submit
 from cachewitness.systems.transformers.model import Model
+from cachewitness.systems.transformers.rows import How, Rows
 from cachewitness.systems.transformers.store import PrefixStore
 
 EVICTED = "evicted"
@@ -25,7 +27,9 @@ SLOTS = 4
 
 @dataclass(eq=False)
 class Request:
-    """A request: its tokens, those generated among them, and how many of them its cache holds."""
+    """A request: its tokens, those generated among them, how many of them its cache holds, and in
+    which row.
+    """
 
     r: str
     salt: str
@@ -35,6 +39,7 @@ class Request:
     logprobs: list[float | None] = field(default_factory=list)
     cache: Any = None
     held: int = 0
+    row: int = 0
     restored: int = 0
     why: str = ""
 
@@ -63,13 +68,16 @@ class Ways:
 
     `interval`: a prompt is kept at every so many tokens, and at its end. `chunk` tokens are
     computed in a step. `records`: the library is asked to keep what windows and convolutions lose.
-    `singly`: behind what was there before, one token is given at a time, and no more.
+    `singly`: behind what was there before, one token is given at a time, and no more. `room`:
+    caches are static and have room for so many tokens. `rows`: how a request's row is chosen.
     """
 
     interval: int
     chunk: int
     records: bool = False
     singly: bool = False
+    room: int = 0
+    rows: How = "one"
 
 
 class Server:
@@ -81,19 +89,27 @@ class Server:
         self.model = model
         self.store = store
         self.ways = ways
+        self.rows = Rows(ways.rows, model.vocabulary)
+        self.idle: list[Any] = []
+        """Static caches that nobody uses."""
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.ended: list[Event] = []
 
     def submit(self, op: Submit) -> None:
-        """Let a request wait for a slot."""
-        self.waiting.append(Request(op.r, op.salt, list(op.tokens), len(op.tokens), op.generate))
+        """Let a request wait for a slot; one that a static cache has no room for is refused."""
+        request = Request(op.r, op.salt, list(op.tokens), len(op.tokens), op.generate)
+        if self.ways.room and request.prompt + request.generate > self.ways.room:
+            self.ended.append(request.answer("refused"))
+        else:
+            self.waiting.append(request)
 
     def cancel(self, r: str) -> None:
         """Take a request out, wherever it is."""
         for queue in (self.running, self.waiting):
             for request in [one for one in queue if one.r == r]:
                 queue.remove(request)
+                self.let_go(request)
                 self.ended.append(request.answer("cancelled"))
 
     def has(self, r: str) -> bool:
@@ -118,9 +134,40 @@ class Server:
         if not request.restored and store.had_no_room(request.salt, request.tokens):
             request.why = EVICTED
         if request.cache is None:
-            request.cache = self.model.empty()
-            if self.ways.records:
-                request.cache.activate_past_recording()
+            request.cache = self.empty()
+        elif self.ways.rows != "one":
+            self.rows.spread(request.cache)
+
+    def empty(self) -> Any:
+        """Return a cache without tokens: a static one that a request has given back, or a new
+        one.
+        """
+        if self.idle:
+            return self.cleared(self.idle.pop())
+        cache = self.model.empty(self.ways.room)
+        if self.ways.records:
+            cache.activate_past_recording()
+        return cache
+
+    def cleared(self, cache: Any) -> Any:
+        """Return a cache without what it holds."""
+        with native(), torch.inference_mode():
+            cache.reset()
+        return cache
+
+    def let_go(self, request: Request) -> None:
+        """Take a request's cache back: a static one is used again, one for each slot at most."""
+        if self.ways.room and request.cache is not None and len(self.idle) < SLOTS:
+            self.idle.append(request.cache)
+        request.cache = None
+
+    def keep(self, store: PrefixStore, request: Request, tokens: int) -> None:
+        """Keep a request's row of its cache, which holds so many tokens."""
+        cache = request.cache
+        if self.ways.rows != "one":
+            cache = store.copied(cache)
+            self.rows.alone(cache, request.row)
+        store.keep(request.salt, request.tokens[:tokens], cache)
 
     def _compute(self) -> None:
         if running := list(self.running):
@@ -137,12 +184,13 @@ class Server:
                 logprobs = self._advance(request, stop)
                 if stop < request.prompt:
                     if not stop % self.ways.interval:
-                        store.keep(request.salt, request.tokens[:stop], request.cache)
+                        self.keep(store, request, stop)
                     continue
                 if stop == request.prompt:
-                    store.keep(request.salt, request.tokens[:stop], request.cache)
+                    self.keep(store, request, stop)
                 if self._sample(request, logprobs):
-                    store.keep(request.salt, request.tokens[: request.held], request.cache)
+                    self.keep(store, request, request.held)
+                    self.let_go(request)
                 break
 
     def _stop(self, request: Request, left: int) -> int:
@@ -156,10 +204,17 @@ class Server:
         """Compute tokens of a request up to there; return the logprobs of what follows."""
         step = 1 if self.ways.singly and request.held else stop - request.held
         for at in range(request.held, stop, step):
-            logprobs = self.model.resumed(
-                request.cache, request.tokens[at : min(at + step, stop)], at
-            )
+            logprobs = self._computed(request, request.tokens[at : min(at + step, stop)], at)
         request.held = stop
+        return logprobs
+
+    def _computed(self, request: Request, tokens: list[int], at: int) -> torch.Tensor:
+        """Compute tokens of a request in its row; then choose the rows anew."""
+        if self.ways.rows == "one":
+            return self.model.resumed(request.cache, tokens, at)
+        texts = self.rows.texts(tokens, request.row)
+        logprobs = self.model.together(request.cache, texts, at)[request.row]
+        request.row = self.rows.turned(request.cache, request.row)
         return logprobs
 
     def _sample(self, request: Request, logprobs: torch.Tensor) -> bool:
