@@ -67,11 +67,9 @@ ALIKE = [
     *asked("d", "new:40"),
 ]
 """Rows that part behind what was kept, and a prompt of which nothing was."""
-STATIC, REORDERED, SELECTED = (
-    trace(*ALIKE, static=True),
-    trace(*ALIKE, rows="reordered"),
-    trace(*ALIKE, rows="selected"),
-)
+STATIC = trace(*ALIKE, static=True)
+REORDERED = trace(*ALIKE, rows="reordered")
+SELECTED = trace(*ALIKE, rows="selected")
 STATIC_REORDERED = trace(*ALIKE, static=True, rows="reordered", chunk=7)
 STATIC_PARTED = trace(*PARTED.ops, static=True)
 AGAIN = trace(*asked("a", "doc:33"), *asked("b", "doc:33 b:4", 5), *asked("c", "doc:33 c:4", 5))
@@ -95,7 +93,7 @@ def test_an_architecture_is_resumed_rightly(model: str) -> None:
     """
     if not _had(model):
         pytest.skip(f"transformers {ARCHITECTURES[model].since}")
-    for of in (GROWN, CUT, STATIC_REORDERED):
+    for of in (GROWN, CUT, STATIC_REORDERED if _takes_static(model) else REORDERED):
         result = runs(of, engine(model=model))
         assert result.findings == [] and result.activity.hits
         assert measured(result).tolerance == 2e-4 < measured(result).ceiling
@@ -169,6 +167,13 @@ def _had(model: str) -> bool:
     import transformers
 
     return ARCHITECTURES[model].model_type in transformers.CONFIG_MAPPING
+
+
+def _takes_static(model: str) -> bool:
+    """Whether its attention takes a static cache: in 5.23 that of Inkling 2 raises an error."""
+    import transformers
+
+    return model != "inkling2" or not transformers.__version__.startswith("5.23.")
 
 
 @installed
@@ -381,9 +386,15 @@ STORED = {
     "mamba-2-time-steps": ({"model": "zamba2-small-steps"}, {"model": "zamba2"}),
     "states-in-the-model": ({"model": "recurrent_gemma"}, {"model": "gemma3"}),
     "cropped-twice": ({"model": "lfm2", "crop": "again"}, {"crop": "on"}),
+    "rows-selected": ({"model": "falcon_h1"}, {"model": "gemma3"}),
+    "static-cropped": ({"model": "inkling2"}, {"crop": "off"}),
 }
 """By stored trace: the options with which it was found, and one thing changed with which it passes.
 """
+
+
+def stored(name: str) -> Trace:
+    return load_trace(fixtures() / "findings" / f"transformers-{name}.jsonl")
 
 
 @installed
@@ -391,6 +402,20 @@ STORED = {
 def test_a_finding_is_found_again_and_not_with_one_thing_changed(name: str) -> None:
     """In transformers 5.23 and 5.24."""
     options, changed = STORED[name]
-    of = load_trace(fixtures() / "findings" / f"transformers-{name}.jsonl")
-    assert "answer-differs" in found(of, engine(**options))
-    assert found(of, engine(**{**options, **changed})) == []
+    if stored(name).header.options.get("static") and not _takes_static(options["model"]):
+        pytest.skip("its layers take no static cache")
+    assert "answer-differs" in found(stored(name), engine(**options))
+    assert found(stored(name), engine(**{**options, **changed})) == []
+
+
+@installed
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("rows-selected", {"rows": "reordered"}), ("static-cropped", {"record": True})],
+)
+def test_rows_that_are_reordered_and_caches_that_grow_pass(
+    name: str, options: dict[str, object]
+) -> None:
+    """The same trace otherwise."""
+    of = Trace(replace(stored(name).header, options=options), stored(name).ops)
+    assert found(of, engine(**STORED[name][0])) == []
