@@ -11,6 +11,8 @@ from pathlib import Path
 Parameter = tuple[str, Sequence[float]]
 """A name, and the values in any order."""
 
+KINDS = {"F32": "f", "BF16": "H"}
+
 
 def constant(parameters: Iterable[Parameter]) -> list[str]:
     """Return the names of parameters of more than one value whose values are all equal.
@@ -23,7 +25,8 @@ def constant(parameters: Iterable[Parameter]) -> list[str]:
 
 
 def weights_in(checkpoint: Path) -> Iterator[Parameter]:
-    """Yield the parameters of a file of safetensors, in float32.
+    """Yield the parameters of a file of safetensors: numbers in float32, the bits of those in
+    bfloat16.
 
     Its layout: the length of a header, 8 bytes; the header, JSON; the data.
     https://huggingface.co/docs/safetensors
@@ -33,6 +36,5 @@ def weights_in(checkpoint: Path) -> Iterator[Parameter]:
     for name, entry in json.loads(content[8:begin]).items():
         if name == "__metadata__":
             continue
-        assert entry["dtype"] == "F32", name
         first, end = entry["data_offsets"]
-        yield name, memoryview(content[begin + first : begin + end]).cast("f")
+        yield name, memoryview(content[begin + first : begin + end]).cast(KINDS[entry["dtype"]])
