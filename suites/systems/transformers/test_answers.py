@@ -171,9 +171,13 @@ def _had(model: str) -> bool:
 
 def _takes_static(model: str) -> bool:
     """Whether its attention takes a static cache: in 5.23 that of Inkling 2 raises an error."""
+    return model != "inkling2" or not _before_5_24()
+
+
+def _before_5_24() -> bool:
     import transformers
 
-    return model != "inkling2" or not transformers.__version__.startswith("5.23.")
+    return bool(transformers.__version__.startswith("5.23."))
 
 
 @installed
@@ -253,6 +257,8 @@ that."""
 def test_static_caches_are_cropped_and_rows_chosen_by_every_method(
     of: Trace, fault: str, model: str
 ) -> None:
+    if of is STATIC_PARTED and _before_5_24():
+        pytest.skip("static caches are cropped in transformers 5.24 and later")
     assert found(of, engine(model=model)) == []
     assert "answer-differs" in found(of, engine(model=model, mutant=fault))
 
