@@ -192,7 +192,7 @@ def test_a_replay_command_survives_the_shell() -> None:
     import shlex
 
     spec = parse("vllm:source=/opt/my vllm").isolated(Isolation(deadline=2.5))
-    command = store.replay_command(Path("my traces/a[b].jsonl"), spec, differential=True)
+    command = store.replay_command(Path("my traces/a[b].jsonl"), spec, "lockstep")
     assert shlex.split(command) == [
         *("cachewitness", "replay", "my traces/a[b].jsonl", "--engine", "vllm:source=/opt/my vllm"),
         *("--deadline", "2.5", "--differential"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 from xml.etree import ElementTree
 
 import pytest
@@ -17,9 +18,7 @@ from cachewitness.core.checkers.anomalies import DISAGREEMENTS
 from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.engine_failure import OwnMistake
 from cachewitness.core.result import Activity, Result, exit_code
-from cachewitness.core.trace_format import Trace, load
-from cachewitness.engines.registry import EngineSpec
-from cachewitness.parity.answers.compare import runs
+from cachewitness.core.trace_format import load
 from cachewitness.report.one_trace import report_of
 from cachewitness.sessions.fuzz.self_test import CanaryResult
 
@@ -60,14 +59,11 @@ def test_an_engine_that_breaks_when_it_runs_again_takes_the_verdict_from_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The page wants the history of a failure, for which the engine runs once more."""
-    first = iter([runs])
 
-    def broken(asked: Trace, spec: EngineSpec) -> Result:
-        for run in first:
-            return run(asked, spec)
+    def broken(*_: object) -> NoReturn:
         raise OwnMistake("the adapter has lost its pool")
 
-    monkeypatch.setattr("cachewitness.sessions.run.store.runs", broken)
+    monkeypatch.setattr("cachewitness.sessions.run.store.explained", broken)
     assert invoke(["replay", str(TRACE), "--engine", FAULT, "--report", str(tmp_path)]) == 1
     assert (
         "it cannot be run again: OwnMistake: the adapter has lost its pool"

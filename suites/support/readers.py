@@ -21,13 +21,12 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.cli.report import _page_of
 from cachewitness.core import validate
-from cachewitness.core.driving import attempt, judge
+from cachewitness.core.driving import judge
 from cachewitness.core.result import Result
 from cachewitness.engines import interpreters
 from cachewitness.engines.answers import BackendError
 from cachewitness.engines.registry import parse
 from cachewitness.engines.server_errors import WORDS_MAX, error_text
-from cachewitness.parity.answers.compare import runs
 from cachewitness.parity.scores import completion, tasks
 from cachewitness.parity.scores.answer_store import AnswerStore
 from cachewitness.plan.config import read as config
@@ -35,6 +34,7 @@ from cachewitness.report import expected
 from cachewitness.report.html import page
 from cachewitness.sessions.campaign import file as fleet
 from cachewitness.sessions.run import store as folders
+from cachewitness.sessions.run.judging import judged
 from cachewitness.systems.lmcache.reference import log
 from cachewitness.systems.openai_server.completion import PartialAnswer, Unreadable, part_of
 from cachewitness.toy.problems import fixture
@@ -96,7 +96,7 @@ def _replayed(path: Path) -> None:
     """Run a trace on the reference, which is right whatever it is asked."""
     trace = validate.load_trace(path)
     if trace.header.pages <= REPLAYED_PAGES_MAX:
-        result, _ = attempt(lambda: runs(trace, parse("reference")))
+        result, _ = judged(trace, parse("reference"))
         _sound(result)
         assert not result.findings, result.findings
 

@@ -75,19 +75,15 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
     from cachewitness._util import jsonl
     from cachewitness.core import events as history
     from cachewitness.core import validate
-    from cachewitness.core.driving import attempt, judge
-    from cachewitness.parity.answers import causes
-    from cachewitness.parity.answers.compare import runs
+    from cachewitness.core.driving import judge
+    from cachewitness.sessions.run.judging import explained
 
     if history.FORMAT.encode() in next(jsonl.lines(path), b""):
         header, read = validate.events(path)
         events = [*read]
         return replace(judge(header, iter(events)), history=history.History(header, events))
     trace = validate.load_trace(path)
-    spec = engine_of(engine, isolate=isolate)
-    result, _ = attempt(lambda: runs(trace, spec))
-    causes.explain(result, spec)
-    return result
+    return explained(trace, engine_of(engine, isolate=isolate)).result
 
 
 def _shown(result: Result) -> list[str]:

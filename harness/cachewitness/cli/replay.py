@@ -27,13 +27,14 @@ from cachewitness.cli.options import (
 from cachewitness.cli.report_option import files_of, keeper_of, ready, report_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cachewitness.cli.options import Isolate
     from cachewitness.core.events import Header
     from cachewitness.core.result import Result
     from cachewitness.core.trace_format import Trace
     from cachewitness.engines.registry import EngineSpec
+    from cachewitness.sessions.run.judging import Way
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class How:
     differential: bool
     cold: bool
     shrinking: bool
+
+    @property
+    def way(self) -> Way:
+        """How it is judged."""
+        return "cold" if self.cold else "lockstep" if self.differential else "rules"
 
 
 @dataclass(frozen=True)
@@ -144,10 +150,9 @@ def _several(files: Sequence[Path], how: How, to: Output) -> int:
 def _replay(file: Path, how: How, to: Output) -> int:
     from cachewitness.core import result as verdict
     from cachewitness.core import validate
-    from cachewitness.core.driving import attempt
     from cachewitness.core.stored import save
-    from cachewitness.parity.answers.causes import explain
     from cachewitness.sessions.run import store
+    from cachewitness.sessions.run.judging import explained
 
     spec = engine_of(how.engine, isolate=how.isolate, release=how.release)
     asked = validate.load_trace(file)
@@ -173,25 +178,18 @@ def _replay(file: Path, how: How, to: Output) -> int:
         return verdict.EXIT_NOTHING_CHECKED
     asked = _fitting(spec, asked, header, file)
     ready(to.folder, *([] if str(file) == STANDARD_INPUT else [file]))
-    run = _runner(spec, differential=how.differential, cold=how.cold)
     started = perf_counter()
-    result, bad = attempt(lambda: run(asked))
-    explain(result, spec)
+    result, bad = explained(asked, spec, how.way)
     if how.shrinking and result.findings:
-        smaller = _smaller(asked, run, result.findings[0].anomaly)
-        second, stopped = attempt(lambda: run(smaller))
-        explain(second, spec)
+        smaller = _smaller(asked, spec, how.way, result.findings[0].anomaly)
+        second, stopped = explained(smaller, spec, how.way)
         # A failure that does not repeat cannot be shrunk; then the first run is what is reported.
         if second.findings:
             asked, file, result, bad = smaller, _write_smaller(smaller, file), second, stopped
     if to.recorded:
         save(result.history, to.recorded)
     again = bool(result.findings) and str(file) != STANDARD_INPUT
-    command = (
-        store.replay_command(file, spec, differential=how.differential, cold=how.cold)
-        if again
-        else ""
-    )
+    command = store.replay_command(file, spec, how.way) if again else ""
     test: list[str] = []
     if test_file:
         from cachewitness.cli.as_test import export
@@ -394,24 +392,14 @@ def _fitting(spec: EngineSpec, asked: Trace, header: Header, file: Path) -> Trac
     return fitting(asked, header.capabilities) if missing else asked
 
 
-def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Trace], Result]:
-    from cachewitness.sessions.run.store import runner
-
-    if cold:
-        from cachewitness.parity.tensors.judge import judged
-
-        return lambda asked: judged(asked, spec.open(asked.header), spec)
-    return runner(spec, differential=differential)
-
-
-def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str) -> Trace:
+def _smaller(asked: Trace, spec: EngineSpec, way: Way, anomaly: str) -> Trace:
     """Return a failing trace as small as it gets."""
-    from cachewitness.core.driving import attempt
+    from cachewitness.sessions.run.judging import judged
     from cachewitness.workloads.shrink import shrink
 
     def fails(candidate: Trace) -> int:
         try:
-            findings = attempt(lambda: run(candidate))[0].findings
+            findings = judged(candidate, spec, way).result.findings
         except UsageError:
             return -1
         return next((finding.op for finding in findings if finding.anomaly == anomaly), -1)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from cachewitness._util.reading import STANDARD_INPUT
+from cachewitness.core.driving import attempt
 from cachewitness.core.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import EngineSpec
@@ -102,7 +103,7 @@ def keep(
             if isinstance(vector, LifecycleVector) and most > 0:
                 most -= 1
                 small = Trace(vector.input.header, vector.input.ops)
-                ran = partial(lived, vector, spec)
+                ran = partial(attempt, partial(lived, vector, spec))
                 wrong.stored, problem = keep_as(
                     folder, f"{one.path.stem}-{vector.id}", small, ran, again
                 )

@@ -21,7 +21,6 @@ from cachewitness.core.driving import (
     Observer,
     applied,
     described,
-    drive,
     failed,
     letting_go,
 )
@@ -61,13 +60,10 @@ def answered(
 
 
 def runs(trace: Trace, spec: EngineSpec) -> Result:
-    """Run a trace on a fresh engine at whatever level it is of, and return the judged result.
-    Raises as `drive`.
+    """Run a trace at answers level on a fresh engine, and return the judged result. Raises as
+    `answered`.
     """
-    engine = spec.open(trace.header)
-    return (
-        answered(trace, engine, spec) if trace.header.level == "answers" else drive(trace, engine)
-    )
+    return answered(trace, spec.open(trace.header), spec)
 
 
 class _Talk:

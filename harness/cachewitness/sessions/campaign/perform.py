@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -25,10 +24,9 @@ from cachewitness.sessions.campaign.findings import class_of, kinds_of, signatur
 from cachewitness.sessions.campaign.store import Store, digest_of
 from cachewitness.sessions.campaign.unit import Fuzzed, Met, Outcome, Shrunk, SuiteUnit, Unit
 from cachewitness.sessions.fuzz.campaign import Campaign
-from cachewitness.sessions.fuzz.campaign import shrink as shrink_fuzzed
-from cachewitness.sessions.run.minimize import smallest
+from cachewitness.sessions.run.judging import way_of
+from cachewitness.sessions.run.minimize import shrink
 from cachewitness.sessions.run.runner import Runner
-from cachewitness.sessions.run.runner import rerun as again
 from cachewitness.sessions.run.suites import SUITES as WITHOUT_TENSORS
 from cachewitness.sessions.run.suites import Suite
 from cachewitness.sessions.run.tensor_suite import SUITE as COLD_VS_CACHED
@@ -162,13 +160,7 @@ def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
         content = store.get(unit.trace)
     trace = traces.parse(content.splitlines(), unit.trace)
     failure = Failure(id=unit.name, finding=unit.finding, trace=trace, shrunk=trace)
-    if unit.suite:
-        suite = SUITES[unit.suite]
-        failure.replace(
-            *smallest(trace, spec, unit.finding, partial(again, suite, unit.finding.alike))
-        )
-    else:
-        shrink_fuzzed(failure, spec)
+    shrink(failure, spec, SUITES[unit.suite].way if unit.suite else way_of(unit.finding))
     with _store_asked():
         small = _met(failure, failure.shrunk, store.put(traces.dump(failure.shrunk)))
     return Outcome(

@@ -19,8 +19,8 @@ from cachewitness.sessions.campaign.database import without_password
 from cachewitness.sessions.campaign.driver import CampaignSettings, Result
 from cachewitness.sessions.campaign.store import Store, opened
 from cachewitness.sessions.campaign.totals import Distinct, Subject
-from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
-from cachewitness.sessions.run.store import explained, keep_as, replay_command
+from cachewitness.sessions.run.judging import explained, way_of
+from cachewitness.sessions.run.store import keep_as, replay_command
 
 FORMAT, VERSION = "cachewitness.campaign", 1
 
@@ -206,11 +206,10 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
     operations = 0
     replay = ""
     unread = ""
-    paired = finding.checker == DIFFERENTIAL
-    cold = one.suite == COLD
+    way = "cold" if one.suite == COLD else way_of(finding)
     try:
         operations = len(traces.parse(store.get(small.trace).splitlines(), small.trace).ops)
-        replay = replay_command(Path(place), one.engines[0].spec(), differential=paired, cold=cold)
+        replay = replay_command(Path(place), one.engines[0].spec(), way)
     except UsageError as error:
         unread = str(error)
     return FindingRow(
@@ -252,7 +251,7 @@ def keep(
         except UsageError as error:
             problems.append(f"{row.signature}: {error}")
             continue
-        ran = partial(explained(spec, differential=row.checker == DIFFERENTIAL), small)
+        ran = partial(explained, small, spec, way_of(one.small.finding))
         row.stored, problem = keep_as(
             folder, f"{row.signature}-{row.anomaly}", small, ran, row.replay
         )

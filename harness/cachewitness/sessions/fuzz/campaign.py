@@ -18,7 +18,6 @@ from itertools import count
 from cachewitness._util.errors import UsageError
 from cachewitness._util.worker_pool import WorkerDied, WorkerPool
 from cachewitness.core.checkers.finding import Finding, merge_tallies, unjudged
-from cachewitness.core.driving import attempt, drive
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import EngineSpec
@@ -27,9 +26,8 @@ from cachewitness.report.refusals import without_layout
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.fuzz.trial import FuzzTrial, FuzzTrials, Judged, Plan
 from cachewitness.sessions.fuzz.watch import Watch
-from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
-from cachewitness.sessions.run.lockstep import lockstep
-from cachewitness.sessions.run.minimize import smallest
+from cachewitness.sessions.run.judging import way_of
+from cachewitness.sessions.run.minimize import shrink
 
 REFUSED_MAX = 200
 """After so many refusals, and no trace that ran, a campaign gives up."""
@@ -236,7 +234,12 @@ class Campaign:
         if entry is None and self.shrinks:
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
-            shrink(failure, self.engine, lambda found: self.expected.excuses(name, found))
+            shrink(
+                failure,
+                self.engine,
+                way_of(finding),
+                excused=lambda found: self.expected.excuses(name, found),
+            )
         self._tell(failure, final=True)
 
     def _tell(self, failure: Failure, *, final: bool) -> None:
@@ -272,23 +275,3 @@ class Campaign:
             report.vacuous.append(f"{refusals}, and {before:,} of {before + self.traces:,} before")
         report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
-
-
-def shrink(
-    failure: Failure, engine: EngineSpec, excused: Callable[[Finding], bool] = lambda found: False
-) -> None:
-    """Replace the trace of a failure by the smallest one that fails alike, and not by what is
-    `excused`.
-    """
-
-    def alike(found: Finding) -> bool:
-        return failure.finding.alike(found) and not excused(found)
-
-    def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
-        run = lockstep if failure.finding.checker == DIFFERENTIAL else drive
-        result, _ = attempt(
-            lambda: run(candidate, engine.open(candidate.header), until=alike, keep=False)
-        )
-        return next(filter(alike, result.findings), None)
-
-    failure.replace(*smallest(failure.trace, engine, failure.finding, rerun))

@@ -25,9 +25,9 @@ from cachewitness._util.workers import context
 from cachewitness.core.trace_format import Level, Submit
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.summary import Failure, NotRun
-from cachewitness.sessions.fuzz.campaign import shrink
 from cachewitness.sessions.fuzz.explore import Found, Watched, explore
 from cachewitness.sessions.fuzz.scope import CONFIGURATIONS, Bound, Scope
+from cachewitness.sessions.run.minimize import shrink
 from cachewitness.workloads.configurations import Configuration
 
 POLICY = "vllm"
@@ -233,7 +233,7 @@ def search(
         with WorkerPool(processes, tasks.carry_out, on_died) as pool:
             _search(pool, tasks, coverage, left, on_progress)
         if coverage.failure:
-            shrink(coverage.failure, engine)
+            shrink(coverage.failure, engine, "rules")
     # What was searched until then stands in every case: a failure that is known is reported,
     # however the search ended.
     except KeyboardInterrupt:

@@ -50,7 +50,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core import trace_format as traces
 from cachewitness.core.checkers.anomalies import gravest_first
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.driving import LiveRequests, Observer, applied, attempt, drive
+from cachewitness.core.driving import LiveRequests, Observer, applied
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.result import Activity
 from cachewitness.core.trace_format import (
@@ -76,6 +76,7 @@ from cachewitness.report.counterexample import witness
 from cachewitness.sessions.fuzz.campaign import RAN_LEAST, levels_of
 from cachewitness.sessions.fuzz.draw import Restriction, draw
 from cachewitness.sessions.fuzz.drawn import Drawn
+from cachewitness.sessions.run.judging import found_again
 from cachewitness.sessions.run.store import DEFAULT_FOLDER, replay_command
 from cachewitness.workloads import layouts as known_layouts
 from cachewitness.workloads.prompts import cut
@@ -428,13 +429,7 @@ class Machine(RuleBasedStateMachine):
         )
 
     def _rerun(self, anomaly: str, trace: Trace) -> Finding | None:
-        def alike(finding: Finding) -> bool:
-            return finding.anomaly == anomaly
-
-        result, _ = attempt(
-            lambda: drive(trace, self.engine.open(trace.header), until=alike, keep=False)
-        )
-        return next(filter(alike, result.findings), None)
+        return found_again(trace, self.engine, lambda finding: finding.anomaly == anomaly)
 
     def _fails_at(self, anomaly: str, trace: Trace) -> int:
         try:

@@ -13,15 +13,16 @@ from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
 from cachewitness.core import trace_format as traces
 from cachewitness.core.checkers import fresh
 from cachewitness.core.checkers.finding import Finding, Tally
-from cachewitness.core.driving import attempt, beside, described, drive, seconds_in
+from cachewitness.core.driving import beside, described, seconds_in
 from cachewitness.core.events import Header
 from cachewitness.core.result import UNCOUNTED, Activity
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.fuzz.draw import Restriction, draw
 from cachewitness.sessions.fuzz.watch import Watch
+from cachewitness.sessions.run.judging import Way, judged
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
-from cachewitness.sessions.run.lockstep import incomparable, lockstep, refused
+from cachewitness.sessions.run.lockstep import incomparable, refused
 from cachewitness.workloads.capabilities import fitting, lacking
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import write, write_gallery
@@ -166,10 +167,12 @@ class FuzzTrials:
                 (f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
             )
         trace, marks = fitting(trace, header.capabilities), Counter[str]()
-        run = lockstep if self._paired(trace, header, trial) else drive
+        way: Way = "lockstep" if self._paired(trace, header, trial) else "rules"
         watch = Watch(header, marks)
         spent = time.process_time()
-        result, bad = attempt(lambda: run(trace, engine, checkers=[*fresh(), watch], keep=False))
+        result, bad = judged(
+            trace, self.engine, way, engine=engine, checkers=[*fresh(), watch], keep=False
+        )
         if result.activity.lookups and not result.counted:
             trial.left_out.append(UNCOUNTED)
         counted = [

@@ -25,8 +25,8 @@ from cachewitness.engines.registry import parse
 from cachewitness.parity.tensors.arms import BY_NAME
 from cachewitness.report.compared import NAME as COLD
 from cachewitness.sessions.mutants.hunt import judged
+from cachewitness.sessions.run import judging
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
-from cachewitness.sessions.run.lockstep import lockstep
 from cachewitness.sessions.run.tensor_suite import traces as cold_traces
 
 CACHED = ("hit", "chunked", "tier", "preempted", "drafts", "async")
@@ -61,11 +61,11 @@ def alone(answers: dict[str, str]) -> bool:
 def _differential(mutant: Mutant, trace: Trace) -> str:
     if mutant.engine != "reference" or get(mutant.policy).steer is None:
         return NOT_RUN
-    engine = parse(f"reference:mutant={mutant.name}").open(trace.header)
-    found = lockstep(
-        trace, engine, until=lambda finding: finding.checker == DIFFERENTIAL, keep=False
-    ).findings
-    return YES if any(finding.checker == DIFFERENTIAL for finding in found) else NO
+    spec = parse(f"reference:mutant={mutant.name}")
+    found = judging.found_again(
+        trace, spec, lambda finding: finding.checker == DIFFERENTIAL, way="lockstep"
+    )
+    return NO if found is None else YES
 
 
 def _tensor(mutant: Mutant, seconds: float) -> str:
@@ -75,8 +75,6 @@ def _tensor(mutant: Mutant, seconds: float) -> str:
     """
     if not seconds or find_spec("torch") is None:
         return NOT_RUN
-    from cachewitness.parity.tensors import judge
-
     spec = parse(f"toy:mutant={mutant.name}")
     started = time.process_time()
     configurations = get(mutant.policy).cold_configurations()
@@ -94,7 +92,7 @@ def _tensor(mutant: Mutant, seconds: float) -> str:
                 streams.remove(stream)
                 continue
             try:
-                found = judge.judged(trace, spec.open(trace.header), spec, keep=False).findings
+                found = judging.judged(trace, spec, "cold", keep=False).result.findings
             except UsageError:
                 continue
             if any(finding.checker == COLD for finding in found):

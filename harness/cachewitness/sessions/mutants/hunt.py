@@ -10,12 +10,13 @@ from functools import partial
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.driving import attempt, drive
+from cachewitness.core.driving import drive
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.mutants.workloads import workloads
+from cachewitness.sessions.run import judging
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,10 @@ def judged(mutant: Mutant, trace: Trace, *, faulty: bool = True, whole: bool = F
     reports such events.
     """
     spec = parse(f"{mutant.engine}:mutant={mutant.name}" if faulty else mutant.engine)
-    engine = spec.open(trace.header)
-    until = partial(named, mutant) if faulty and not whole else None
     if not faulty:
-        return drive(trace, engine, keep=False)
-    return attempt(lambda: drive(trace, engine, until=until, keep=False))[0]
+        return drive(trace, spec.open(trace.header), keep=False)
+    until = None if whole else partial(named, mutant)
+    return judging.judged(trace, spec, until=until, keep=False).result
 
 
 def killed(mutant: Mutant, trace: Trace) -> Finding | None:

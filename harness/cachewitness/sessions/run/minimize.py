@@ -19,6 +19,8 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.isolation.engine import begin_afresh, started
 from cachewitness.engines.registry import EngineSpec
+from cachewitness.report.summary import Failure
+from cachewitness.sessions.run.judging import Alike, Way, found_again
 from cachewitness.workloads.avoided import avoiding
 from cachewitness.workloads.shrink import AGAIN, ATTEMPTS, TRIES, shrink_and_tell
 
@@ -41,6 +43,30 @@ class Smallest(NamedTuple):
     trace: Trace
     finding: Finding
     why_long: str
+
+
+def shrink(
+    failure: Failure,
+    engine: EngineSpec,
+    way: Way,
+    *,
+    excused: Alike = lambda found: False,
+    avoid: str = "",
+    attempts: int | None = None,
+    on_try: Callable[[], None] = lambda: None,
+) -> None:
+    """Replace the trace of a failure by the smallest one that fails alike, and not by what is
+    `excused`; `on_try` is told of each that is tried. The rest is as in `smallest`.
+    """
+    finding = failure.finding
+
+    def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
+        on_try()
+        return found_again(
+            candidate, engine, lambda found: finding.alike(found) and not excused(found), way
+        )
+
+    failure.replace(*smallest(failure.trace, engine, finding, rerun, avoid, attempts))
 
 
 def smallest(

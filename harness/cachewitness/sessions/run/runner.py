@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.worker_pool import Task, WorkerDied, WorkerPool
-from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies, unjudged
-from cachewitness.core.driving import attempt
+from cachewitness.core.checkers.finding import Tally, merge_tallies, unjudged
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines import policy as policies
@@ -32,12 +30,12 @@ from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Repor
 from cachewitness.sessions.change.measured import Measured
 from cachewitness.sessions.run.ceiling import RANDOM
 from cachewitness.sessions.run.choice import Choice
-from cachewitness.sessions.run.minimize import smallest
+from cachewitness.sessions.run.minimize import shrink
 from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.selection import ANSWERS, why_not
 from cachewitness.sessions.run.streams import Streams
 from cachewitness.sessions.run.suites import Stream, Suite
-from cachewitness.sessions.run.trial import InTurn, SuiteTrace, SuiteTrial, SuiteTrials, judged
+from cachewitness.sessions.run.trial import InTurn, SuiteTrace, SuiteTrial, SuiteTrials
 from cachewitness.workloads.avoided import AVOID
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.shrink import SHORT
@@ -51,8 +49,6 @@ FIRST_HERE = 4
 """Where one failure is enough, so many traces are run before further processes, each with an engine
 of its own, are started."""
 
-Alike = Callable[[Finding], bool]
-"""Whether a smaller trace that is found by this fails as the whole one does."""
 OnFailure = Callable[[Failure, bool], None]
 """Told of a failure; the second argument says whether it stays as it is."""
 
@@ -506,19 +502,14 @@ class Runner:
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
             avoid = str(stream.configuration.options.get(AVOID, ""))
-
-            def alike(found: Finding) -> bool:
-                return finding.alike(found) and not self.expected.excuses(name, found, known)
-
-            failure.replace(
-                *smallest(
-                    trace,
-                    engine,
-                    finding,
-                    partial(self._rerun, suite, alike),
-                    avoid,
-                    self.attempts,
-                )
+            shrink(
+                failure,
+                engine,
+                suite.way,
+                excused=lambda found: self.expected.excuses(name, found, known),
+                avoid=avoid,
+                attempts=self.attempts,
+                on_try=self._step,
             )
             if suite.level == ANSWERS:
                 _with_causes(failure, engine, finding.cause)
@@ -535,13 +526,6 @@ class Runner:
         known = self.known_beside(stream.engine, self._report.engine_version)
         self.expected.beside(known)
         return known
-
-    def _rerun(
-        self, suite: Suite, alike: Alike, trace: Trace, engine: EngineSpec
-    ) -> Finding | None:
-        """Run a smaller trace, as `rerun`; it may take minutes until the smallest is found."""
-        self._step()
-        return rerun(suite, alike, trace, engine)
 
     def _tell(self, failure: Failure, *, final: bool) -> None:
         if self.on_failure:
@@ -607,16 +591,6 @@ class Runner:
         """
         stopped = self._report.interrupted or self.fail_fast
         return [] if stopped else self.choice.unmatched
-
-
-def rerun(suite: Suite, alike: Alike, trace: Trace, engine: EngineSpec) -> Finding | None:
-    """Run a trace of a suite once more; return the first finding that is like one from before,
-    None if there is none.
-    """
-    result, _ = attempt(
-        lambda: judged(suite, trace, engine.open(trace.header), engine, until=alike)
-    )
-    return next(filter(alike, result.findings), None)
 
 
 def _place(stream: Stream, trace: Trace | None) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
@@ -22,15 +21,11 @@ from cachewitness._util import files
 from cachewitness._util.errors import UsageError
 from cachewitness.core import stored as history
 from cachewitness.core import trace_format as trace
-from cachewitness.core.driving import attempt
 from cachewitness.core.result import Result
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers import causes
-from cachewitness.parity.answers.compare import runs
 from cachewitness.report.compared import NAME as COLD
 from cachewitness.report.summary import Failure, Stored
-from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
-from cachewitness.sessions.run.lockstep import lockstep
+from cachewitness.sessions.run.judging import Way, explained, way_of
 
 REPORT, JUNIT, PAGE, SARIF, BADGE, COMMENT = FILES = (
     "report.json",
@@ -40,6 +35,7 @@ REPORT, JUNIT, PAGE, SARIF, BADGE, COMMENT = FILES = (
     "badge.json",
     "comment.md",
 )
+_FLAGS: dict[Way, str] = {"rules": "", "lockstep": " --differential", "cold": " --cold"}
 FAILURES = "failures"
 DEFAULT_FOLDER = Path(".cachewitness") / FAILURES
 TRACE, WHOLE, HISTORY, OUTPUT = ENDS = (
@@ -163,12 +159,13 @@ class Keeper:
 
 
 def keep_as(
-    folder: Path, name: str, asked: trace.Trace, ran: Callable[[], Result], replay: str
+    folder: Path, name: str, asked: trace.Trace, ran: Callable[[], tuple[Result, str]], replay: str
 ) -> tuple[Stored, str]:
     """Write a trace, run it, and write its history beside it; return where both are, and why one of
     them is not.
 
-    The files are called as `name` is, which is unique. `replay` is the command that shows it again,
+    The files are called as `name` is, which is unique. `ran` returns the result, and why it was
+    stopped. `replay` is the command that shows it again,
     if it is another one than that which replays the trace.
     """
     stem = f"{_plain(name)}-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
@@ -178,7 +175,7 @@ def keep_as(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         trace.save(asked, path)
-        recorded = attempt(ran)[0].history
+        recorded = ran()[0].history
         history.save(recorded, happened)
     except Exception as error:
         return stored, _missing(folder, error)
@@ -200,36 +197,9 @@ def _missing(folder: Path, error: Exception) -> str:
     )
 
 
-def runner(engine: EngineSpec, *, differential: bool) -> Callable[[trace.Trace], Result]:
-    """Return what runs a trace on a fresh engine, beside the reference if `differential`, and
-    raises as that does.
-    """
-    return (
-        (lambda asked: lockstep(asked, engine.open(asked.header)))
-        if differential
-        else partial(runs, spec=engine)
-    )
-
-
-def explained(engine: EngineSpec, *, differential: bool) -> Callable[[trace.Trace], Result]:
-    """Return what runs a trace as `runner` does, and finds the causes of what came of it, which
-    its history then has.
-    """
-
-    def run(asked: trace.Trace) -> Result:
-        result, _ = attempt(partial(runner(engine, differential=differential), asked))
-        causes.explain(result, engine)
-        return result
-
-    return run
-
-
-def replay_command(
-    path: Path, engine: EngineSpec, *, differential: bool = False, cold: bool = False
-) -> str:
+def replay_command(path: Path, engine: EngineSpec, way: Way = "rules") -> str:
     """Return the command that replays a stored trace, ready to be pasted into a shell."""
-    beside = (" --differential" if differential else "") + (" --cold" if cold else "")
-    return f"cachewitness replay {quote(str(path))} {engine.arguments}{beside}"
+    return f"cachewitness replay {quote(str(path))} {engine.arguments}{_FLAGS[way]}"
 
 
 def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) -> Stored:
@@ -240,11 +210,9 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
     stem = f"{_plain(failure.id)}-{digest}"
     path = folder / f"{stem}{TRACE}"
     trace.save(failure.shrunk, path)
-    paired = failure.finding.checker == DIFFERENTIAL
-    cold = failure.id.startswith(f"{COLD}:")
-    stored = Stored(
-        trace=str(path), replay=replay_command(path, engine, differential=paired, cold=cold)
-    )
+    way = way_of(failure.finding)
+    again: Way = "cold" if failure.id.startswith(f"{COLD}:") else way
+    stored = Stored(trace=str(path), replay=replay_command(path, engine, again))
     if failure.finding.output:
         printed = folder / f"{stem}{OUTPUT}"
         files.write(printed, [failure.finding.output.encode()])
@@ -253,7 +221,7 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
         before = folder / f"{stem}{WHOLE}"
         happened = folder / f"{stem}{HISTORY}"
         trace.save(failure.trace, before)
-        recorded = explained(engine, differential=paired)(failure.shrunk).history
+        recorded = explained(failure.shrunk, engine, way).result.history
         history.save(recorded, happened)
         stored.whole_trace = str(before)
         stored.history = str(happened)

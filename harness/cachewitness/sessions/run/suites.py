@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from zlib import crc32
 
-from cachewitness.core.engine import Engine
 from cachewitness.core.events import Header
-from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.reuse import ReuseRow
+from cachewitness.sessions.run.judging import Way
 from cachewitness.workloads.answer_large import LARGE_STORIES, LargeStory
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
@@ -55,16 +54,13 @@ class Stream:
 
 @dataclass(frozen=True)
 class Tensors:
-    """How a suite that compares tensors draws its traces and judges one.
+    """How a suite that compares tensors draws its traces.
 
-    `streams(engine, configurations, seed)` returns the traces; `judge(trace, engine, spec)` runs
-    one on an engine that was opened for it, and perhaps on another that it opens as `spec`;
-    `inapplicable(trace, header)` says why a trace has nothing to show on an engine of that header,
-    empty if it has.
+    `streams(engine, configurations, seed)` returns the traces; `inapplicable(trace, header)` says
+    why a trace has nothing to show on an engine of that header, empty if it has.
     """
 
     streams: Callable[[EngineSpec, Sequence[Configuration], int], list[Stream]]
-    judge: Callable[[Trace, Engine, EngineSpec], Result]
     inapplicable: Callable[[Trace, Header], str]
 
 
@@ -94,6 +90,11 @@ class Suite:
     large: tuple[Scenario | LargeStory, ...] = ()
     draw: Callable[[Configuration, Level, int], Trace] | None = None
     """Makes a random trace from its number; None: the traces are not random."""
+
+    @property
+    def way(self) -> Way:
+        """How its traces are judged."""
+        return "cold" if self.tensors else "lockstep" if self.paired else "rules"
 
     def traces_of(
         self, configuration: Configuration, seed: int, place: int, places: int

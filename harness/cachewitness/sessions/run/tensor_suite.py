@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cachewitness.core.engine import Engine
 from cachewitness.core.events import Header
-from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.tensors.arms import ARMS, BY_NAME, EVERYWHERE, Arm, arm_of
@@ -64,12 +62,6 @@ def _in(engine: EngineSpec, dtype: str) -> EngineSpec:
     return replace(engine, options={**engine.options, DTYPE: dtype}, text=text)
 
 
-def _judge(trace: Trace, engine: Engine, spec: EngineSpec) -> Result:
-    from cachewitness.parity.tensors.judge import judged
-
-    return judged(trace, engine, spec, keep=False)
-
-
 def _inapplicable(trace: Trace, header: Header) -> str:
     """Return why an arm is not run: without prefix caching there is nothing for a warm one to
     hit.
@@ -84,6 +76,6 @@ SUITE = Suite(
     "the same requests without a cache and with one, by their tensors",
     "scheduler",
     scenario_traces,
-    tensors=Tensors(streams, _judge, _inapplicable),
+    tensors=Tensors(streams, _inapplicable),
     sampled=2,
 )

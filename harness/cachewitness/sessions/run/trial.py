@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness._util.worker_pool import Task, WorkerPool
-from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.driving import attempt, beside, described, drive, seconds_in
-from cachewitness.core.engine import Engine
+from cachewitness.core.driving import beside, described, seconds_in
 from cachewitness.core.events import Header
 from cachewitness.core.result import UNCOUNTED, Result
 from cachewitness.core.trace_format import Trace
@@ -19,14 +17,12 @@ from cachewitness.engines.entered import Seen
 from cachewitness.engines.isolation.engine import Isolated
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.answers import causes
-from cachewitness.parity.answers.compare import answered
+from cachewitness.sessions.run.judging import judged
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
-from cachewitness.sessions.run.lockstep import lockstep, refused
-from cachewitness.sessions.run.selection import ANSWERS
+from cachewitness.sessions.run.lockstep import refused
 from cachewitness.sessions.run.suites import Stream, Suite
 from cachewitness.workloads.capabilities import fitting, lacking
 
-Until = Callable[[Finding], bool]
 SuiteTrace = tuple[str, Mapping[str, str], Trace]
 """The name of a suite, the engine's options if they are not the run's, and the trace."""
 
@@ -98,7 +94,7 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> SuiteTrial:
             return trial
     asked = _fitting(suite, trace, header, spec, trial)
     began = time.process_time()
-    trial.result, trial.bad = attempt(lambda: judged(suite, asked, engine, spec))
+    trial.result, trial.bad = judged(asked, spec, suite.way, engine=engine, keep=False)
     spent = time.process_time() - began
     causes.explain(trial.result, spec)
     if trial.result.activity.lookups and not trial.result.counted:
@@ -118,17 +114,6 @@ def _fitting(
         why = header.not_applicable.get(need, f"engine {spec.kind.name} does not declare it")
         trial.skipped.append((f"{suite.name}: {need} in traces", why))
     return fitting(trace, header.capabilities) if missing else trace
-
-
-def judged(
-    suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None
-) -> Result:
-    """Run a trace as its suite has it judged."""
-    if suite.tensors is not None:
-        return suite.tensors.judge(trace, engine, spec)
-    if suite.level == ANSWERS:
-        return answered(trace, engine, spec, until=until, keep=False)
-    return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=False)
 
 
 class InTurn:
