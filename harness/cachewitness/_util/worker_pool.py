@@ -57,7 +57,8 @@ class WorkerPool(Generic[Item, Result]):
         here: int = 0,
     ) -> None:
         self.jobs = jobs if possible() else 1
-        self._here = here
+        self.first_here = here
+        """So many of the next items are carried out in this process, though there are others."""
         self.call = call
         self._report = report
         self._pool: _Processes | None = None
@@ -66,7 +67,7 @@ class WorkerPool(Generic[Item, Result]):
     @property
     def here(self) -> bool:
         """Whether the next item is carried out in this process."""
-        return self._here > 0 or self.jobs == 1
+        return self.first_here > 0 or self.jobs == 1
 
     @property
     def ahead(self) -> int:
@@ -95,13 +96,6 @@ class WorkerPool(Generic[Item, Result]):
         there, where it stops early.
         """
         return [(item, task.result()) for item, task in self._waiting if task.there]
-
-    def carry_out(self, item: Item) -> Result:
-        """Carry out an item in this process."""
-        try:
-            return self.call(item)
-        finally:
-            self._here -= 1
 
     def begin(self, item: Item) -> tuple[_Processes, Future[Result]]:
         """Give an item to a process; return it with the processes that were there then."""
@@ -174,7 +168,10 @@ class Task(Generic[Item, Result]):
         two processes.
         """
         if self._begun is None:
-            return self._crew.carry_out(self._item)
+            try:
+                return self._crew.call(self._item)
+            finally:
+                self._crew.first_here -= 1
         processes, future = self._begun
         try:
             return future.result()

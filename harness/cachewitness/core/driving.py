@@ -297,7 +297,8 @@ class BatchedRun:
                 (self._worker.extend(events), index) for index, _, events in waiting[:followed]
             ]
             for events, index in executed:
-                observer.see(events, index)
+                observer.take(events, index)
+                observer.operation_over(index)
 
 
 def drive(

@@ -8,7 +8,7 @@ judge is never reported as passed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -250,7 +250,7 @@ class Runner:
         self, suite: Suite, deadline: float | None, report: SuiteReport, tallies: list[Tally]
     ) -> None:
         """Run the traces of a suite until there are none, the deadline has come, or the first
-        failure if one is enough.
+        failure if one is enough. Raises WorkerDied if one ends the process that runs it.
 
         Controls share the time of an endless suite. Elsewhere they come last, so that a failure is
         met soon. What failed when it was run last comes before everything else, and what enters a
@@ -264,19 +264,26 @@ class Runner:
             [stream for stream in streams if suite.endless or not stream.control],
             last,
         ):
-            if not self._in_turn(suite, together, deadline, report, tallies):
-                return
+            for stream, trace, begun in self._in_turn(suite, together, deadline):
+                try:
+                    trial = begun.result()
+                except WorkerDied as died:
+                    raise WorkerDied(
+                        f"{DIED}{suite.name}:{trace.header.name}@{stream.name}: {died}"
+                    ) from None
+                result = self._trace(suite, stream, trace, trial, report)
+                if result is not None:
+                    self._take_in(suite, stream, result, report, tallies)
+                self._step()
+                if why := self._stop_reason():
+                    self._skip(f"{suite.name}: further traces", why)
+                    return
 
     def _in_turn(
-        self,
-        suite: Suite,
-        streams: list[Stream],
-        deadline: float | None,
-        report: SuiteReport,
-        tallies: list[Tally],
-    ) -> bool:
-        """Run the traces of streams, one of each after the other; return whether the suite goes
-        on.
+        self, suite: Suite, streams: list[Stream], deadline: float | None
+    ) -> Iterator[tuple[Stream, Trace, Task[SuiteTrace, SuiteTrial]]]:
+        """Yield the traces of streams, one of each after the other, with what was begun of them;
+        of a stream that was refused no more.
         """
         turns = InTurn(self._crew, suite, self.engine, streams)
         rounds = 0
@@ -286,46 +293,47 @@ class Runner:
                 # Every stream gets its first traces even behind the deadline: a configuration that
                 # never ran would make the run vacuous.
                 late = deadline and time.perf_counter() > deadline
-                if begun is None or (late and (stream.ran or rounds >= self._streams.most)):
+                over = begun is None or (late and (stream.ran or rounds >= self._streams.most))
+                if begun is not None and not over:
+                    if self.on_trace and self._progress:
+                        self._progress.begun += 1
+                        self.on_trace(self._progress)
+                    yield stream, *begun
+                if over or stream.refused:
                     streams.remove(stream)
                     turns.drop(stream)
-                    continue
-                result = self._trace(suite, stream, *begun, report)
-                if result is not None and stream.control:
-                    stream.ran += 1
-                    row = ControlRow.of(stream.control, result)
-                    report.controls.append(row)
-                    self._of_controls.append((row, _place(stream, result.trace), result))
-                    self._judge(suite, stream, result, report)
-                    # What the checkers judge of a control is no evidence about the cache; of their
-                    # tallies only what was not judged counts.
-                    tallies += (
-                        []
-                        if self.engine.exact_batches
-                        else [tally for tally in result.tallies if tally.unjudged]
-                    )
-                elif result is not None:
-                    stream.ran += 1
-                    self.ran.add((suite.level, stream.name))
-                    report.traces += 1
-                    report.activity.add(result.activity)
-                    stream.reuse.add(result)
-                    self._own[_place(stream, result.trace)] = result.activity.hit_tokens
-                    tallies += result.tallies
-                    if isinstance(result, Compared):
-                        report.arms.append(result.row)
-                    self._judge(suite, stream, result, report)
-                elif stream.refused or stream.configuration.name in self._unpaired.get(
-                    suite.name, {}
-                ):
-                    streams.remove(stream)
-                    turns.drop(stream)
-                self._step()
-                if why := self._stop_reason():
-                    self._skip(f"{suite.name}: further traces", why)
-                    return False
             rounds += 1
-        return True
+
+    def _take_in(
+        self,
+        suite: Suite,
+        stream: Stream,
+        result: Result,
+        report: SuiteReport,
+        tallies: list[Tally],
+    ) -> None:
+        """Take in the result of one trace."""
+        stream.ran += 1
+        place = _place(stream, result.trace)
+        if stream.control:
+            row = ControlRow.of(stream.control, result)
+            report.controls.append(row)
+            self._of_controls.append((row, place, result))
+            self._judge(suite, stream, result, report)
+            # What the checkers judge of a control is no evidence about the cache; of their tallies
+            # only what was not judged counts.
+            if not self.engine.exact_batches:
+                tallies += [tally for tally in result.tallies if tally.unjudged]
+        else:
+            self.ran.add((suite.level, stream.name))
+            report.traces += 1
+            report.activity.add(result.activity)
+            stream.reuse.add(result)
+            self._own[place] = result.activity.hit_tokens
+            tallies += result.tallies
+            if isinstance(result, Compared):
+                report.arms.append(result.row)
+            self._judge(suite, stream, result, report)
 
     def _compare_controls(self) -> None:
         """Note of each trace of a control what it restored, and what the engine itself did on it,
@@ -385,21 +393,10 @@ class Runner:
         suite: Suite,
         stream: Stream,
         trace: Trace,
-        begun: Task[SuiteTrace, SuiteTrial],
+        trial: SuiteTrial,
         report: SuiteReport,
     ) -> Result | None:
-        """Take in what came of one trace; None if it was not run. Raises WorkerDied if it ends
-        the process that runs it.
-        """
-        if self.on_trace and self._progress:
-            self._progress.begun += 1
-            self.on_trace(self._progress)
-        try:
-            trial = begun.result()
-        except WorkerDied as died:
-            raise WorkerDied(
-                f"{DIED}{suite.name}:{trace.header.name}@{stream.name}: {died}"
-            ) from None
+        """Take in what came of one trace; return its result, None if it was not run."""
         self._report.startup_seconds = max(self._report.startup_seconds, trial.startup_seconds)
         if trial.refusal is not None:
             self._take_refusal(suite, stream, trace, trial.refusal)
@@ -415,6 +412,7 @@ class Runner:
             self._skip(what, why)
         if trial.unpaired:
             self._unpaired.setdefault(suite.name, {})[stream.configuration.name] = trial.unpaired
+            stream.refused = True
         report.bad_events += [trial.bad] if trial.bad else []
         if trial.engine_seconds is not None:
             self._report.engine_seconds = (

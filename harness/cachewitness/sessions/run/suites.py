@@ -29,9 +29,10 @@ class Stream:
     """Traces for one configuration, and the engine that runs them, its precision included; `ran` of
     them have been run.
 
-    `refused`: the engine refused one of them. `reuse` is what they restored. `control` names what
-    is run beside the engine, to know what is the cache's doing; empty: the engine itself. `beside`
-    are the options of the engine's name that the run's engine has not.
+    `refused`: the engine refused one of them, or the reference beside it did. `reuse` is what they
+    restored. `control` names what is run beside the engine, to know what is the cache's doing;
+    empty: the engine itself. `beside` are the options of the engine's name that the run's engine
+    has not.
     """
 
     configuration: Configuration

@@ -61,48 +61,47 @@ class SuiteTrials:
     engine: EngineSpec
 
     def run(self, asked: SuiteTrace) -> SuiteTrial:
-        """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its
-        header is none.
+        """Open an engine for a trace, and run it if the engine can. Raises EngineBroken if the
+        engine cannot be built, BadEvents if its header is none.
         """
         name, options, trace = asked
-        return tried(
-            self.suites[name], self.engine.variant(options) if options else self.engine, trace
+        suite = self.suites[name]
+        spec = self.engine.variant(options) if options else self.engine
+        began = time.perf_counter()
+        try:
+            engine = spec.open(trace.header)
+        except EngineBroken:
+            raise
+        except UsageError as error:
+            return SuiteTrial(refusal=error, startup_seconds=time.perf_counter() - began)
+        header = described(engine, trace.header)
+        trial = SuiteTrial(
+            version=header.engine_version, startup_seconds=time.perf_counter() - began
         )
-
-
-def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> SuiteTrial:
-    """Open an engine for a trace, and run it if the engine can. Raises as `SuiteTrials.run`."""
-    began = time.perf_counter()
-    try:
-        engine = spec.open(trace.header)
-    except EngineBroken:
-        raise
-    except UsageError as error:
-        return SuiteTrial(refusal=error, startup_seconds=time.perf_counter() - began)
-    header = described(engine, trace.header)
-    trial = SuiteTrial(version=header.engine_version, startup_seconds=time.perf_counter() - began)
-    if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):
-        trial.unpaired = why
-        return trial
-    if suite.tensors is not None and (why := suite.tensors.inapplicable(trace, header)):
-        trial.inapplicable = why
-        return trial
-    for need in trace.header.needs:
-        if need not in header.capabilities:
-            why = header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")
-            trial.skipped.append((f"{suite.name}: traces that need {need}", why))
+        if suite.paired and (
+            why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)
+        ):
+            trial.unpaired = why
             return trial
-    asked = _fitting(suite, trace, header, spec, trial)
-    began = time.process_time()
-    trial.result, trial.bad = judged(asked, spec, suite.way, engine=engine, keep=False)
-    spent = time.process_time() - began
-    causes.explain(trial.result, spec)
-    if trial.result.activity.lookups and not trial.result.counted:
-        trial.skipped.append(UNCOUNTED)
-    trial.engine_seconds = seconds_in(engine)
-    trial.harness_seconds = beside(engine, spent)
-    trial.entered = engine.entered if isinstance(engine, Isolated) else []
-    return trial
+        if suite.tensors is not None and (why := suite.tensors.inapplicable(trace, header)):
+            trial.inapplicable = why
+            return trial
+        for need in trace.header.needs:
+            if need not in header.capabilities:
+                why = header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")
+                trial.skipped.append((f"{suite.name}: traces that need {need}", why))
+                return trial
+        trace = _fitting(suite, trace, header, spec, trial)
+        began = time.process_time()
+        trial.result, trial.bad = judged(trace, spec, suite.way, engine=engine, keep=False)
+        spent = time.process_time() - began
+        causes.explain(trial.result, spec)
+        if trial.result.activity.lookups and not trial.result.counted:
+            trial.skipped.append(UNCOUNTED)
+        trial.engine_seconds = seconds_in(engine)
+        trial.harness_seconds = beside(engine, spent)
+        trial.entered = engine.entered if isinstance(engine, Isolated) else []
+        return trial
 
 
 def _fitting(
