@@ -29,9 +29,7 @@ def report_of(
     ]
     for finding in (disagreements or result.findings)[:1]:
         name = f"{suite}:{trace.header.name}@{trace.header.layout.name}"
-        own.failures = [
-            Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op)
-        ]
+        own.failures = [Failure.of(name, trace, finding)]
     report = Report(
         engine=engine, engine_version=header.engine_version, suites=[own], seconds=seconds
     )

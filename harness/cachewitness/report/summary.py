@@ -25,7 +25,7 @@ from cachewitness.core.trace_format import Trace
 from cachewitness.report.arm_row import ArmRow
 from cachewitness.report.change import Change
 from cachewitness.report.control_row import ControlRow
-from cachewitness.report.expected import Expectations
+from cachewitness.report.expected import Entry, Expectations
 from cachewitness.report.reuse import ReuseComparison, ReuseRow
 
 DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
@@ -60,6 +60,19 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     engine: str = ""
     why_long: str = ""
     shrunk_cause: str = ""
+
+    @classmethod
+    def of(cls, name: str, trace: Trace, finding: Finding, entry: Entry | None = None) -> Failure:
+        """Return a trace that failed as it was met, and what is listed of it."""
+        return cls(
+            id=name,
+            finding=finding,
+            trace=trace,
+            shrunk=trace,
+            offending=finding.op,
+            expected=entry.reason if entry else "",
+            known=entry.shipped if entry else "",
+        )
 
     def replace(self, shrunk: Trace, finding: Finding, why_long: str) -> None:
         """Take a smaller trace that fails alike, its finding, and why it is not smaller still."""
@@ -225,6 +238,13 @@ class Report(msgspec.Struct, kw_only=True):
         for suite in self.suites:
             total.add(suite.activity)
         return total
+
+    def spend(self, engine_seconds: float | None, harness_seconds: float | None) -> None:
+        """Add the processor time of a trace, as far as it is known."""
+        if engine_seconds is not None:
+            self.engine_seconds = (self.engine_seconds or 0.0) + engine_seconds
+        if harness_seconds is not None:
+            self.harness_seconds = (self.harness_seconds or 0.0) + harness_seconds
 
     def take_in(self, expected: Expectations) -> None:
         """Note what the run made of the list of expected failures."""

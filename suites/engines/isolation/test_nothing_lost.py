@@ -292,7 +292,7 @@ def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
         Plan("vllm", ("manager",), Restriction([load("full")], {}, historic=False), 0),
         False,
     ).run(1)
-    assert trial.judged and trial.judged.findings
+    assert trial.result and trial.result.findings
 
     class Interrupted(WorkerPool[int, FuzzTrial]):
         def in_order(self, items: object) -> Iterator[Any]:
@@ -308,7 +308,7 @@ def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
         campaign.run(operations=1)
     assert (
         campaign.report.interrupted
-        and [one.finding for one in campaign.report.failures] == trial.judged.findings[:1]
+        and [one.finding for one in campaign.report.failures] == trial.result.findings[:1]
     )
 
 

@@ -159,7 +159,7 @@ def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
     with _store_asked():
         content = store.get(unit.trace)
     trace = traces.parse(content.splitlines(), unit.trace)
-    failure = Failure(id=unit.name, finding=unit.finding, trace=trace, shrunk=trace)
+    failure = Failure.of(unit.name, trace, unit.finding)
     shrink(failure, spec, SUITES[unit.suite].way if unit.suite else way_of(unit.finding))
     with _store_asked():
         small = _met(failure, failure.shrunk, store.put(traces.dump(failure.shrunk)))

@@ -15,16 +15,17 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
 
-from cachewitness._util.errors import UsageError
+from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.worker_pool import WorkerDied, WorkerPool
 from cachewitness.core.checkers.finding import Finding, merge_tallies, unjudged
+from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.expected import Entry, Expectations
 from cachewitness.report.refusals import without_layout
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
-from cachewitness.sessions.fuzz.trial import FuzzTrial, FuzzTrials, Judged, Plan
+from cachewitness.sessions.fuzz.trial import FuzzTrial, FuzzTrials, Plan
 from cachewitness.sessions.fuzz.watch import Watch
 from cachewitness.sessions.run.judging import way_of
 from cachewitness.sessions.run.minimize import shrink
@@ -171,7 +172,7 @@ class Campaign:
         """Take in what was found already in traces whose turn has not come, as it was met."""
         self.shrinks = False
         for _, trial in pool.finished():
-            if trial.judged and trial.judged.findings:
+            if trial.result and trial.result.findings:
                 self._take(trial)
 
     @property
@@ -186,50 +187,38 @@ class Campaign:
         for what, why in trial.left_out:
             why = without_layout(why)
             self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
-        self.refused += trial.refused
-        self._refused_last = 0 if trial.judged else self._refused_last + trial.refused
-        self.missing = self.missing or trial.missing
+        refused = trial.refusal is not None
+        self.refused += refused
+        self._refused_last = 0 if trial.result else self._refused_last + refused
+        if isinstance(trial.refusal, EngineMissing):
+            self.missing = self.missing or str(trial.refusal)
         self.report.startup_seconds = max(self.report.startup_seconds, trial.startup_seconds)
-        if judged := trial.judged:
-            self.expected.settle(judged.version)
-            self.expected.admit(judged.name, judged.tallies)
-            self._count(judged)
-            if weighed := self.expected.weigh(judged.name, judged.findings):
-                assert judged.trace is not None
-                self._fail(judged.name, judged.trace, *weighed)
+        if result := trial.result:
+            assert result.trace is not None
+            self.expected.settle(trial.version)
+            self.expected.admit(trial.name, result.tallies)
+            self._count(trial, result, self._suites[result.trace.header.level])
+            if weighed := self.expected.weigh(trial.name, result.findings):
+                self._fail(trial.name, result.trace, *weighed)
 
-    def _count(self, judged: Judged) -> None:
-        suite = self._suites[judged.level]
-        report = self.report
-        suite.traces, suite.seconds = suite.traces + 1, suite.seconds + judged.seconds
-        suite.activity.add(judged.activity)
-        suite.tallies = merge_tallies([*suite.tallies, *judged.tallies])
+    def _count(self, trial: FuzzTrial, result: Result, suite: SuiteReport) -> None:
+        suite.traces, suite.seconds = suite.traces + 1, suite.seconds + trial.seconds
+        suite.activity.add(result.activity)
+        suite.tallies = merge_tallies([*suite.tallies, *result.tallies])
         suite.crashed = sorted(
-            {*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in judged.tallies if t.crashed)}
+            {*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in result.tallies if t.crashed)}
         )
-        suite.bad_events += [judged.bad] if judged.bad else []
-        if judged.engine_seconds:
-            report.engine_seconds = (report.engine_seconds or 0.0) + judged.engine_seconds
-        if judged.harness_seconds:
-            report.harness_seconds = (report.harness_seconds or 0.0) + judged.harness_seconds
-        self._versions.add(judged.version)
-        self.marks.update(judged.marks)
+        suite.bad_events += [trial.bad] if trial.bad else []
+        self.report.spend(trial.engine_seconds, trial.harness_seconds)
+        self._versions.add(trial.version)
+        self.marks.update(trial.marks)
         self.traces += 1
-        self.operations += judged.activity.operations
-        self._digest.update(judged.digested)
+        self.operations += result.activity.operations
+        self._digest.update(trial.digested)
 
     def _fail(self, name: str, trace: Trace, finding: Finding, entry: Entry | None) -> None:
         """Take note of a failure, and make it smaller unless it was expected."""
-        expected = entry.reason if entry else ""
-        failure = Failure(
-            id=name,
-            finding=finding,
-            trace=trace,
-            shrunk=trace,
-            offending=finding.op,
-            expected=expected,
-            known=entry.shipped if entry else "",
-        )
+        failure = Failure.of(name, trace, finding, entry)
         self._suites[trace.header.level].failures.append(failure)
         if entry is None and self.shrinks:
             failure.why_long = UNFINISHED

@@ -337,4 +337,4 @@ def _failed(covered: Covered, found: Found) -> Failure | None:
         return None
     trace, finding = found.failure
     name = f"exhaustive:{covered.scope.level}@{covered.scope.configuration.name}"
-    return Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op)
+    return Failure.of(name, trace, finding)

@@ -9,13 +9,10 @@ from functools import cached_property
 
 import msgspec
 
-from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
+from cachewitness._util.errors import UsageError
 from cachewitness.core import trace_format as traces
 from cachewitness.core.checkers import fresh
-from cachewitness.core.checkers.finding import Finding, Tally
-from cachewitness.core.driving import beside, described, seconds_in
 from cachewitness.core.events import Header
-from cachewitness.core.result import UNCOUNTED, Activity
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.fuzz.draw import Restriction, draw
@@ -23,6 +20,7 @@ from cachewitness.sessions.fuzz.watch import Watch
 from cachewitness.sessions.run.judging import Way, judged
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import incomparable, refused
+from cachewitness.sessions.run.trial import Trial
 from cachewitness.workloads.capabilities import fitting, lacking
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import write, write_gallery
@@ -88,41 +86,15 @@ class Plan:
 
 
 @dataclass
-class Judged:
-    """What came of a trace that ran. `trace` is there if anything is wrong with it; `digested`
-    is what the digest is of.
+class FuzzTrial(Trial):
+    """What came of one number. `digested` is what the digest is of, `marks` are what the trace
+    came to (`cachewitness.sessions.fuzz.watch`), `seconds` it took from being drawn.
     """
 
-    name: str
-    level: Level
-    activity: Activity
-    tallies: list[Tally]
-    findings: list[Finding]
-    bad: str
-    trace: Trace | None
-    digested: bytes
-    marks: Counter[str]
-    seconds: float
-    engine_seconds: float | None
-    harness_seconds: float | None
-    version: str
-
-
-@dataclass
-class FuzzTrial:
-    """What came of one number: `judged` is None if no trace ran, `left_out` says what was left
-    out of it and why.
-    """
-
-    left_out: list[tuple[str, str]] = field(default_factory=list)
-    refused: bool = False
-    """Whether the engine refused the configuration that was drawn."""
-    missing: str = ""
-    """What must be installed for the engine, if that is why."""
-    startup_seconds: float = 0.0
-    """How long it took to build the engine, or until it refused: an installed one is imported for
-    the first trace."""
-    judged: Judged | None = None
+    name: str = ""
+    digested: bytes = b""
+    marks: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -150,52 +122,28 @@ class FuzzTrials:
         except UsageError as error:
             trial.left_out.append((CONFIGURATIONS, str(error)))
             return trial
-        try:
-            engine = self.engine.open(trace.header)
-        except EngineBroken:
-            raise
-        except UsageError as error:
-            trial.left_out.append((CONFIGURATIONS, str(error)))
-            trial.refused = True
-            trial.startup_seconds = time.perf_counter() - began
-            trial.missing = str(error) if isinstance(error, EngineMissing) else ""
+        if (opened := trial.open(trace, self.engine)) is None:
+            trial.left_out.append((CONFIGURATIONS, str(trial.refusal)))
             return trial
-        header = described(engine, trace.header)
-        trial.startup_seconds = time.perf_counter() - began
+        engine, header = opened
         for need in lacking(trace, header.capabilities):
             trial.left_out.append(
                 (f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
             )
-        trace, marks = fitting(trace, header.capabilities), Counter[str]()
+        trace = fitting(trace, header.capabilities)
         way: Way = "lockstep" if self._paired(trace, header, trial) else "rules"
-        watch = Watch(header, marks)
+        checkers = [*fresh(), Watch(header, trial.marks)]
         spent = time.process_time()
-        result, bad = judged(
-            trace, self.engine, way, engine=engine, checkers=[*fresh(), watch], keep=False
-        )
-        if result.activity.lookups and not result.counted:
-            trial.left_out.append(UNCOUNTED)
+        judgement = judged(trace, self.engine, way, engine=engine, checkers=checkers, keep=False)
+        result = trial.take(judgement, engine, spent)
+        result.findings.sort(key=lambda one: one.checker == DIFFERENTIAL)  # a rule says more
         counted = [
             result.activity,
             [(t.checker, t.opportunities, t.findings) for t in result.tallies],
         ]
-        trial.judged = Judged(
-            name=f"fuzz:{trace.header.name}@{configuration.name}",
-            level=trace.header.level,
-            activity=result.activity,
-            tallies=result.tallies,
-            findings=sorted(
-                result.findings, key=lambda finding: finding.checker == DIFFERENTIAL
-            ),  # a rule says more
-            bad=bad,
-            trace=trace if result.findings else None,
-            digested=traces.dump(trace) + msgspec.json.encode(counted),
-            marks=marks,
-            seconds=time.perf_counter() - began,
-            engine_seconds=seconds_in(engine),
-            harness_seconds=beside(engine, time.process_time() - spent),
-            version=header.engine_version,
-        )
+        trial.name = f"fuzz:{trace.header.name}@{configuration.name}"
+        trial.digested = traces.dump(trace) + msgspec.json.encode(counted)
+        trial.seconds = time.perf_counter() - began
         return trial
 
     def _paired(self, trace: Trace, header: Header, trial: FuzzTrial) -> bool:

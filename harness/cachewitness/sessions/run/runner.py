@@ -408,20 +408,13 @@ class Runner:
                 f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}",
                 trial.inapplicable,
             )
-        for what, why in trial.skipped:
+        for what, why in trial.left_out:
             self._skip(what, why)
         if trial.unpaired:
             self._unpaired.setdefault(suite.name, {})[stream.configuration.name] = trial.unpaired
             stream.refused = True
         report.bad_events += [trial.bad] if trial.bad else []
-        if trial.engine_seconds is not None:
-            self._report.engine_seconds = (
-                self._report.engine_seconds or 0.0
-            ) + trial.engine_seconds
-        if trial.harness_seconds is not None:
-            self._report.harness_seconds = (
-                self._report.harness_seconds or 0.0
-            ) + trial.harness_seconds
+        self._report.spend(trial.engine_seconds, trial.harness_seconds)
         if self.change and trial.result is not None and not stream.control:
             self.change.take(suite.name, stream.name, trial.entered)
         return trial.result
@@ -479,16 +472,7 @@ class Runner:
         if weighed is None:
             return
         finding, entry = weighed
-        expected = entry.reason if entry else ""
-        failure = Failure(
-            id=name,
-            finding=finding,
-            trace=trace,
-            shrunk=trace,
-            offending=finding.op,
-            expected=expected,
-            known=entry.shipped if entry else "",
-        )
+        failure = Failure.of(name, trace, finding, entry)
         failure.engine = engine.text if engine.text != self.engine.text else ""
         report.failures.append(failure)
         if (

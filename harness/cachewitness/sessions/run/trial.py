@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness._util.worker_pool import Task, WorkerPool
 from cachewitness.core.driving import beside, described, seconds_in
+from cachewitness.core.engine import Engine
 from cachewitness.core.events import Header
 from cachewitness.core.result import UNCOUNTED, Result
 from cachewitness.core.trace_format import Trace
@@ -17,7 +18,7 @@ from cachewitness.engines.entered import Seen
 from cachewitness.engines.isolation.engine import Isolated
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.answers import causes
-from cachewitness.sessions.run.judging import judged
+from cachewitness.sessions.run.judging import Judged, judged
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import refused
 from cachewitness.sessions.run.suites import Stream, Suite
@@ -28,27 +29,65 @@ SuiteTrace = tuple[str, Mapping[str, str], Trace]
 
 
 @dataclass
-class SuiteTrial:
-    """What came of one trace: `result` is None if it was not run, `skipped` says what was left
+class Trial:
+    """What came of one trace: `result` is None if it was not run, `left_out` says what was left
     out and why.
     """
 
     refusal: UsageError | None = None
     """What the engine said when it was to be opened."""
-    inapplicable: str = ""
-    """Why there is nothing in the trace that tensors could be compared in."""
-    unpaired: str = ""
-    """Why the reference cannot run beside the engine on a trace of this configuration."""
-    skipped: list[tuple[str, str]] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
     version: str = ""
     """Which release the engine says that it is."""
     startup_seconds: float = 0.0
+    """How long it took to build the engine, or until it refused: an installed one is imported for
+    the first trace."""
     result: Result | None = None
     bad: str = ""
     engine_seconds: float | None = None
     """Processor time inside the engine; None if it does not say."""
     harness_seconds: float | None = None
     """Processor time of everything else, in this process and in the engine's."""
+
+    def open(self, trace: Trace, spec: EngineSpec) -> tuple[Engine, Header] | None:
+        """Open an engine for a trace and return it with its header; None if it refuses the trace.
+        Raises EngineBroken if it cannot be built, BadEvents if its header is none.
+        """
+        began = time.perf_counter()
+        try:
+            engine = spec.open(trace.header)
+        except EngineBroken:
+            raise
+        except UsageError as error:
+            self.refusal = error
+            return None
+        else:
+            header = described(engine, trace.header)
+            self.version = header.engine_version
+            return engine, header
+        finally:
+            self.startup_seconds = time.perf_counter() - began
+
+    def take(self, judgement: Judged, engine: Engine, began: float) -> Result:
+        """Take in what came of the trace on the engine, which was begun at that processor time;
+        return the result.
+        """
+        self.harness_seconds = beside(engine, time.process_time() - began)
+        self.engine_seconds = seconds_in(engine)
+        self.result, self.bad = judgement
+        if self.result.activity.lookups and not self.result.counted:
+            self.left_out.append(UNCOUNTED)
+        return self.result
+
+
+@dataclass
+class SuiteTrial(Trial):
+    """What came of one trace of a suite."""
+
+    inapplicable: str = ""
+    """Why there is nothing in the trace that tensors could be compared in."""
+    unpaired: str = ""
+    """Why the reference cannot run beside the engine on a trace of this configuration."""
     entered: list[Seen] = field(default_factory=list)
     """What it entered of what was asked about (`cachewitness.engines.entered`)."""
 
@@ -67,17 +106,10 @@ class SuiteTrials:
         name, options, trace = asked
         suite = self.suites[name]
         spec = self.engine.variant(options) if options else self.engine
-        began = time.perf_counter()
-        try:
-            engine = spec.open(trace.header)
-        except EngineBroken:
-            raise
-        except UsageError as error:
-            return SuiteTrial(refusal=error, startup_seconds=time.perf_counter() - began)
-        header = described(engine, trace.header)
-        trial = SuiteTrial(
-            version=header.engine_version, startup_seconds=time.perf_counter() - began
-        )
+        trial = SuiteTrial()
+        if (opened := trial.open(trace, spec)) is None:
+            return trial
+        engine, header = opened
         if suite.paired and (
             why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)
         ):
@@ -89,17 +121,12 @@ class SuiteTrials:
         for need in trace.header.needs:
             if need not in header.capabilities:
                 why = header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")
-                trial.skipped.append((f"{suite.name}: traces that need {need}", why))
+                trial.left_out.append((f"{suite.name}: traces that need {need}", why))
                 return trial
         trace = _fitting(suite, trace, header, spec, trial)
         began = time.process_time()
-        trial.result, trial.bad = judged(trace, spec, suite.way, engine=engine, keep=False)
-        spent = time.process_time() - began
-        causes.explain(trial.result, spec)
-        if trial.result.activity.lookups and not trial.result.counted:
-            trial.skipped.append(UNCOUNTED)
-        trial.engine_seconds = seconds_in(engine)
-        trial.harness_seconds = beside(engine, spent)
+        judgement = judged(trace, spec, suite.way, engine=engine, keep=False)
+        causes.explain(trial.take(judgement, engine, began), spec)
         trial.entered = engine.entered if isinstance(engine, Isolated) else []
         return trial
 
@@ -111,7 +138,7 @@ def _fitting(
     missing = lacking(trace, header.capabilities)
     for need in missing:
         why = header.not_applicable.get(need, f"engine {spec.kind.name} does not declare it")
-        trial.skipped.append((f"{suite.name}: {need} in traces", why))
+        trial.left_out.append((f"{suite.name}: {need} in traces", why))
     return fitting(trace, header.capabilities) if missing else trace
 
 
