@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count, product
 
 from cachewitness._util.errors import UsageError
@@ -190,11 +189,6 @@ def _configurations(level: Level) -> list[Configuration]:
     ]
 
 
-def named(mutant: Mutant, finding: Finding) -> bool:
-    """Whether a finding is what a fault named in advance."""
-    return (finding.anomaly, finding.checker) == (mutant.anomaly, mutant.checker)
-
-
 def listed_by(entries: Sequence[Entry], trace: Trace, finding: Finding) -> bool:
     """Whether one of the entries excuses a finding where the fuzzer meets it."""
     name = Configuration(trace.header.layout, trace.header.options).name
@@ -219,9 +213,7 @@ def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
         if spent > MOST * budget or (spent > budget and operations >= LEAST):
             break
         try:
-            result = drive(
-                trace, faulty.open(trace.header), until=partial(named, mutant), keep=False
-            )
+            result = drive(trace, faulty.open(trace.header), until=mutant.names, keep=False)
         except UsageError:
             continue
         operations, traces = operations + result.activity.operations, traces + 1
@@ -229,7 +221,7 @@ def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
             dict.fromkeys(f"{finding.anomaly} ({finding.checker})" for finding in result.findings)
         )
         if not any(
-            named(mutant, finding) and not listed_by(known, trace, finding)
+            mutant.names(finding) and not listed_by(known, trace, finding)
             for finding in result.findings
         ):
             continue

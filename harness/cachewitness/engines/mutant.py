@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.trace_format import Level
 
 Plant = Callable[[Any], None]
@@ -74,6 +75,10 @@ class Mutant:
         of a device.
         """
         return "toy" if self.engines == ("toy",) else "reference"
+
+    def names(self, finding: Finding) -> bool:
+        """Whether a finding is the one that it names in advance."""
+        return (finding.anomaly, finding.checker) == (self.anomaly, self.checker)
 
 
 def mutant(

@@ -8,10 +8,10 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
-from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS
 from cachewitness.core.trace_format import Level
 from cachewitness.engines.faults import all_mutants
+from cachewitness.engines.mutant import Mutant
 from cachewitness.sessions.fuzz import self_test
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.self_test import (
@@ -95,11 +95,7 @@ def test_a_blind_harness_fails_loudly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If nobody recognises the planted fault, no pass is printed: exit 3, and the reason."""
-
-    def blind(found: Finding, name: str) -> bool:
-        return False
-
-    monkeypatch.setattr(self_test, "_named", blind)
+    monkeypatch.setattr(Mutant, "names", lambda mutant, finding: False)
     monkeypatch.setattr(self_test, "OPERATIONS_MAX", 300)
     code = invoke(["fuzz", "--operations", "300"])
     output = capsys.readouterr().out
@@ -119,7 +115,7 @@ def test_a_blind_search_fails_loudly(
         f"self-test: {SOUGHT}, planted in the reference, was reported as stale-hit"
         in capsys.readouterr().out
     )
-    monkeypatch.setattr(self_test, "_named", lambda found, name: False)
+    monkeypatch.setattr(Mutant, "names", lambda mutant, finding: False)
     assert invoke(words) == EXIT_INTERNAL
     assert "NOT reported" in capsys.readouterr().out
 

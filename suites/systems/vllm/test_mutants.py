@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.vllm_hunt import hunt, named
+from benchmarks.vllm_hunt import hunt
 from cachewitness._util.data import fixtures
 from cachewitness.core.driving import drive
 from cachewitness.core.trace_format import load
@@ -85,7 +85,7 @@ def test_fault_ends_with_the_engine_that_has_it() -> None:
 
     def findings(engine: str) -> list[bool]:
         return [
-            named(fault, finding)
+            fault.names(finding)
             for finding in drive(trace, parse(engine).open(trace.header), keep=False).findings
         ]
 

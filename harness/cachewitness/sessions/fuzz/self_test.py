@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.driving import drive
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.faults import fitting
@@ -129,9 +128,9 @@ def planted(plan: Plan, name: str) -> CanaryResult:
     expressing = filter(None, (_expresses(name, _drawn(plan, number)) for number in count()))
     for trace in islice(expressing, OPERATIONS_MAX):
         engine = parse(f"reference:mutant={name}").open(trace.header)
-        result = drive(trace, engine, until=lambda found: _named(found, name), keep=False)
+        result = drive(trace, engine, until=mutant.names, keep=False)
         operations += result.activity.operations
-        if any(_named(found, name) for found in result.findings):
+        if any(map(mutant.names, result.findings)):
             return CanaryResult(name, mutant.anomaly, mutant.checker, True, operations)
         if operations >= OPERATIONS_MAX:
             break
@@ -145,7 +144,7 @@ def sought() -> CanaryResult:
     mutant = fitting(POLICY)[SOUGHT]
     scope = Scope(CONFIGURATIONS[0], "scheduler", Bound(requests=1, blocks=1, pages=4, generated=2))
     found = explore(parse(f"reference:mutant={SOUGHT}"), scope)
-    reported = found.failure is not None and _named(found.failure[1], SOUGHT)
+    reported = found.failure is not None and mutant.names(found.failure[1])
     return CanaryResult(SOUGHT, mutant.anomaly, mutant.checker, reported, found.operations)
 
 
@@ -161,11 +160,6 @@ def _acts(name: str, trace: Trace) -> bool:
     except UsageError:  # what the user chose does not fit the trace, which the campaign itself says
         return False
     return clean.history.events != faulty.history.events
-
-
-def _named(found: Finding, name: str) -> bool:
-    mutant = fitting(POLICY)[name]
-    return (found.anomaly, found.checker) == (mutant.anomaly, mutant.checker)
 
 
 def _drawn(plan: Plan, number: int) -> tuple[Configuration, Trace] | None:

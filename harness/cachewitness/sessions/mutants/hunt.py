@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import Finding
@@ -36,11 +35,6 @@ class Hunt:
     false_alarms: tuple[str, ...] = ()
 
 
-def named(mutant: Mutant, finding: Finding) -> bool:
-    """Whether a finding is what a fault named in advance."""
-    return (finding.anomaly, finding.checker) == (mutant.anomaly, mutant.checker)
-
-
 def judged(mutant: Mutant, trace: Trace, *, faulty: bool = True, whole: bool = False) -> Result:
     """Run a trace on the engine with or without the fault; with it, until what it named is found
     unless `whole`.
@@ -54,14 +48,14 @@ def judged(mutant: Mutant, trace: Trace, *, faulty: bool = True, whole: bool = F
     spec = parse(f"{mutant.engine}:mutant={mutant.name}" if faulty else mutant.engine)
     if not faulty:
         return drive(trace, spec.open(trace.header), keep=False)
-    until = None if whole else partial(named, mutant)
+    until = None if whole else mutant.names
     return judging.judged(trace, spec, until=until, keep=False).result
 
 
 def killed(mutant: Mutant, trace: Trace) -> Finding | None:
     """Return the finding that a fault named in advance, if a trace raises it."""
     try:
-        return next(filter(partial(named, mutant), judged(mutant, trace).findings), None)
+        return next(filter(mutant.names, judged(mutant, trace).findings), None)
     except UsageError:
         return None
 
@@ -84,7 +78,7 @@ def hunt(mutant: Mutant, budget: float, seed: int = 0) -> Hunt:
         except UsageError:
             continue
         operations, traces = operations + result.activity.operations, traces + 1
-        finding = next(filter(partial(named, mutant), result.findings), None)
+        finding = next(filter(mutant.names, result.findings), None)
         if finding is None:
             continue
         seconds = spent()
