@@ -51,7 +51,7 @@ def print_summary(document: Document, out: Console, share: str = "") -> None:
         entries = subject.not_run[:LISTED_MAX]
         more = len(subject.not_run) - len(entries)
         lines = [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in entries]
-        _list(
+        terminal.print_section(
             f"not run on {subject.engine}, {subject.policy}",
             [*lines, *([f"and {more} more"] if more else [])],
             out,
@@ -61,7 +61,7 @@ def print_summary(document: Document, out: Console, share: str = "") -> None:
         if len(document.not_done) > LISTED_MAX
         else []
     )
-    _list("units not done", [*document.not_done[:LISTED_MAX], *rest], out)
+    terminal.print_section("units not done", [*document.not_done[:LISTED_MAX], *rest], out)
     _print_classes(document, out)
     for finding in document.findings:
         _print_finding(finding, out)
@@ -114,14 +114,6 @@ def _print_finding(finding: FindingRow, out: Console) -> None:
     if finding.replay:
         _print(f"  replay: {finding.replay}", out)
     out.print()
-
-
-def _list(title: str, lines: list[str], out: Console) -> None:
-    if lines:
-        _print(f"{title}:", out, "bold")
-        for line in lines:
-            terminal.print_lines(wrapped(line, "  "), out)
-        out.print()
 
 
 def _print(text: str, out: Console, style: str = "") -> None:

@@ -25,7 +25,7 @@ class ScoreProgress:
         self, engine: str, task: AnyTask, rules: Rules, seed: int, *, as_json: bool
     ) -> None:
         from cachewitness.parity.scores import power_analysis, terminal
-        from cachewitness.report.terminal import console
+        from cachewitness.report.terminal import console, print_wrapped
 
         self._json = as_json
         self._rules = rules
@@ -37,16 +37,16 @@ class ScoreProgress:
             terminal.heading(
                 engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out
             )
-            terminal.print_wrapped(power_analysis.before(len(task.asked), rules), self._out)
+            print_wrapped(power_analysis.before(len(task.asked), rules), self._out)
 
     def begins(self, arm: str, questions: int, reused: int) -> None:
         """Note the arm that begins."""
         self._line = (arm, reused, questions)
         self._pace = (reused, monotonic())
         if reused and not self._json:
-            from cachewitness.parity.scores import terminal
+            from cachewitness.report.terminal import print_wrapped
 
-            terminal.print_wrapped(
+            print_wrapped(
                 [
                     f"arm {arm}: {reused:,} of {questions:,} answers are kept from a run that was"
                     " cut short"
@@ -68,13 +68,14 @@ class ScoreProgress:
 
     def measured(self, cold: Scores, again: Scores | None) -> None:
         """Say what the rest can show, now that the noise floor is known."""
-        from cachewitness.parity.scores import power_analysis, terminal
+        from cachewitness.parity.scores import power_analysis
         from cachewitness.parity.scores.gate import noise_floor
+        from cachewitness.report.terminal import print_wrapped
 
         if not self._json:
             self.clear()
             noise: Noise = noise_floor(cold, again, self._rules)
-            terminal.print_wrapped(power_analysis.measured(noise, self._rules), self._out)
+            print_wrapped(power_analysis.measured(noise, self._rules), self._out)
 
     def clear(self) -> None:
         """Wipe the line."""

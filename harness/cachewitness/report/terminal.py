@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
@@ -163,7 +163,7 @@ def print_report(
     if report.baseline:
         print_lines([*report.baseline.losses, report.baseline.line], out)
     if report.change:
-        _section(f"changed since {report.change.base}", list(report.change.lines), out)
+        print_section(f"changed since {report.change.base}", list(report.change.lines), out)
     out.print(Text(covered(report)), soft_wrap=True)
     print_verdict(report.exit_code, out, reasons=reasons(report))
 
@@ -193,6 +193,12 @@ def print_lines(lines: Iterable[str], out: Console) -> None:
             else ""
         )
         out.print(Text(line, style=style), soft_wrap=True)
+
+
+def print_wrapped(lines: Iterable[str], out: Console, indent: str = "") -> None:
+    """Print lines, wrapped."""
+    for line in lines:
+        print_lines(wrapped(line, indent), out)
 
 
 def print_bad_events(lines: list[str], out: Console) -> None:
@@ -497,7 +503,7 @@ def _print_rest(report: Report, out: Console, *, folded: bool = False) -> None:
     """Print what the controls came to, what was not run, what was not judged, and what was
     expected to fail; `folded`: without the checkers that judged nothing, which were counted.
     """
-    _section(
+    print_section(
         "controls",
         [f"{suite.name}: {row.line}" for suite in report.suites for row in suite.controls],
         out,
@@ -506,12 +512,12 @@ def _print_rest(report: Report, out: Console, *, folded: bool = False) -> None:
     for entry in report.not_run:
         times = f" ({entry.count} traces)" if entry.count > 1 else ""
         grouped.setdefault(entry.why, []).append(entry.what + times)
-    _section("not run", [f"{', '.join(what)}: {why}" for why, what in grouped.items()], out)
+    print_section("not run", [f"{', '.join(what)}: {why}" for why, what in grouped.items()], out)
     vacuous = report.vacuous
     if folded:
         idle_ones = {f"checker {t.checker} {idle(t)}" for t in report.tallies() if _silent(t)}
         vacuous = [line for line in vacuous if line not in idle_ones]
-    _section("nothing to judge", vacuous, out)
+    print_section("nothing to judge", vacuous, out)
     print_expected(report, out)
 
 
@@ -520,10 +526,10 @@ def print_expected(report: Report, out: Console) -> None:
     expected = [failure for failure in report.failures if failure.expected and not failure.known]
     lines = [f"{f.id}: {f.finding.anomaly} ({f.expected})" for f in expected[:LISTED_MAX]]
     more = [f"… and {len(expected) - LISTED_MAX} more"] if len(expected) > LISTED_MAX else []
-    _section("expected failures", lines + more, out)
-    _section("expected to fail, but passed", report.unexpected_passes, out)
-    _section("expected failures that fit no trace of this run", report.unmatched, out)
-    _section("expected failures whose day is over, which excuse nothing", report.expired, out)
+    print_section("expected failures", lines + more, out)
+    print_section("expected to fail, but passed", report.unexpected_passes, out)
+    print_section("expected failures that fit no trace of this run", report.unmatched, out)
+    print_section("expected failures whose day is over, which excuse nothing", report.expired, out)
 
 
 def print_known(report: Report, out: Console) -> None:
@@ -540,11 +546,11 @@ def print_known(report: Report, out: Console) -> None:
     out.print()
 
 
-def _section(title: str, lines: list[str], out: Console) -> None:
+def print_section(title: str, lines: Collection[str], out: Console) -> None:
+    """Print lines under a title, wrapped; nothing if there are none."""
     if lines:
         out.print(Text(f"{title}:", style="bold"))
-        for line in lines:
-            print_lines(wrapped(line, "  "), out)
+        print_wrapped(lines, out, "  ")
         out.print()
 
 
@@ -558,7 +564,7 @@ def _print_further(report: Report, out: Console) -> None:
         lines.append(f"… and {len(failures) - LISTED_MAX} more (all of them with --report DIR)")
     if report.not_kept:
         lines.append(f"{report.not_kept} are named alone, and were not kept (--max-failures)")
-    _section(
+    print_section(
         f"{len(failures)} further failures" if len(failures) > 1 else "one further failure",
         lines,
         out,

@@ -11,7 +11,7 @@ from cachewitness.parity.likelihood.document import ArmEntry, Document, moved_of
 from cachewitness.parity.likelihood.measuring import FOREIGN, NOISE, OFF
 from cachewitness.parity.likelihood.verdict import Judged
 from cachewitness.report.counterexample import wrapped
-from cachewitness.report.terminal import print_lines, print_objects, print_verdict
+from cachewitness.report.terminal import print_lines, print_objects, print_verdict, print_wrapped
 
 SHOWN_MAX = 3
 """Questions of an arm that are shown token by token."""
@@ -37,12 +37,6 @@ def heading(server: str, questions: int, prefixes: int, requests: int, out: Cons
         f" {requests:,} requests"
     )
     out.print(Text(line, style="bold"), soft_wrap=True)
-
-
-def print_wrapped(lines: list[str], out: Console) -> None:
-    """Print lines, wrapped."""
-    for line in lines:
-        print_lines(wrapped(line, ""), out)
 
 
 def print_likelihood(whole: Document, out: Console) -> None:

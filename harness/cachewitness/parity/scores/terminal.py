@@ -14,7 +14,7 @@ from cachewitness.parity.scores.arms import is_noise
 from cachewitness.parity.scores.document import Changed, Document
 from cachewitness.parity.scores.gate import Judged
 from cachewitness.report.counterexample import wrapped
-from cachewitness.report.terminal import print_lines, print_objects, print_verdict
+from cachewitness.report.terminal import print_lines, print_objects, print_verdict, print_wrapped
 
 SHOWN_MAX = 3
 """How many lost questions are told in full, and as many gained ones, of the first arm that has any.
@@ -44,12 +44,6 @@ def heading(engine: str, task: str, questions: int, seed: int, out: Console) -> 
         Text(f"engine {engine}, {questions:,} questions of {task}, seed {seed}", style="bold"),
         soft_wrap=True,
     )
-
-
-def print_wrapped(lines: list[str], out: Console) -> None:
-    """Print lines, wrapped."""
-    for line in lines:
-        print_lines(wrapped(line, ""), out)
 
 
 def print_score(whole: Document, out: Console) -> None:

@@ -71,7 +71,7 @@ def print_campaign(
     _print_marks(campaign.marks, out)
     refused = [entry for entry in report.not_run if entry.what == CONFIGURATIONS]
     drawn = campaign.traces + sum(entry.count for entry in refused)
-    _print_list(
+    terminal.print_section(
         "not run",
         [
             *([refusals(refused, drawn)] if refused else []),
@@ -126,7 +126,7 @@ def print_coverage(
     transitions = sum(one.transitions for one in coverage.covered)
     _print("", out)
     _print(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
-    _print_list("not run", [f"{one.what}: {one.why}" for one in coverage.not_run], out)
+    terminal.print_section("not run", [f"{one.what}: {one.why}" for one in coverage.not_run], out)
     if coverage.failure:
         terminal.print_witness(coverage.failure, stored.get(coverage.failure.id), out)
     code, reasons = judged(coverage, self_test)
@@ -242,15 +242,9 @@ def _print_marks(seen: Counter[str], out: Console) -> None:
     out.print()
     never = [name for name in coverage_points.ALL if not seen[name]]
     meant = [f"{name}: {coverage_points.ALL[name]}" for name in never]
-    _print_list("never reached", meant if len(never) <= EXPLAINED_MAX else [", ".join(never)], out)
-
-
-def _print_list(title: str, lines: Sequence[str], out: Console) -> None:
-    if lines:
-        _print(f"{title}:", out, "bold")
-        for line in lines:
-            terminal.print_lines(wrapped(line, "  "), out)
-        out.print()
+    terminal.print_section(
+        "never reached", meant if len(never) <= EXPLAINED_MAX else [", ".join(never)], out
+    )
 
 
 def reasons(campaign: Campaign, self_test: CanaryResult | None) -> list[str]:
