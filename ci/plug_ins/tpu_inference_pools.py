@@ -25,11 +25,16 @@ def install(kv_cache_config: Any) -> None:
     """Have vLLM make its cache manager as tpu-inference does; the size of the pool of states, which
     its runner works out from the device's memory, is a share of that of attention.
     """
-    name = "tpu_inference"
-    if name not in sys.modules:
-        package = types.ModuleType(name)
-        package.__path__ = [str(Path(os.environ["CACHEWITNESS_TPU_INFERENCE"]) / name)]
-        sys.modules[name] = package
-    hybrid = importlib.import_module(f"{name}.core.hybrid_coordinator")
+    package()
+    hybrid = importlib.import_module("tpu_inference.core.hybrid_coordinator")
     hybrid.set_mamba_num_blocks(max(kv_cache_config.num_blocks // STATES_PER_PAGE, STATES_LEAST))
     hybrid.install_hybrid_coordinator_hooks()
+
+
+def package() -> None:
+    """Have modules of `tpu_inference` found, without its own `__init__`."""
+    name = "tpu_inference"
+    if name not in sys.modules:
+        found = types.ModuleType(name)
+        found.__path__ = [str(Path(os.environ["CACHEWITNESS_TPU_INFERENCE"]) / name)]
+        sys.modules[name] = found

@@ -247,7 +247,9 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     window or a recurrent state is given back before the next step of its request begins, unless a
     step in flight reads it. `checkpoint_alignment`: where a prompt is computed, a chunk ends at the
     last multiple of so many tokens at which an exact replay can resume, and at shared-prefix
-    boundaries that retention keeps; 0: the engine does not say.
+    boundaries that retention keeps; 0: the engine does not say. `ranks`: requests are shared out to so many
+    caches, and the history is that of one of them: a request that is given up before it was looked
+    up is another's.
     """  # noqa: E501
 
     caching: bool = True
@@ -273,6 +275,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     unkeyed: Unkeyed = Unkeyed()
     frees_behind: bool = False
     checkpoint_alignment: int = 0
+    ranks: int = 1
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

@@ -138,6 +138,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "no-keys-of-answers": {"unkeyed": Unkeyed(answers=True)},
     "no-keys-of-duplicates": {"unkeyed": Unkeyed(duplicates=True)},
     "frees-behind": {"frees_behind": True},
+    "two-ranks": {"ranks": 2},
 }
 
 

@@ -23,7 +23,7 @@ def loop(*requests: tuple[str, bool], has: bool, connector: object = None) -> En
     )
     nothing = SimpleNamespace(make_empty=lambda: "nothing")
     source: Any = SimpleNamespace(part=lambda module, name: nothing)
-    return EngineLoop(source, scheduler)
+    return EngineLoop(source, scheduler, scheduler.requests)
 
 
 def test_who_waits_is_not_served_by_a_loop_that_stands() -> None:

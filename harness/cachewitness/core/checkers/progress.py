@@ -255,6 +255,9 @@ class Progress(Checker):
         most = ledger.header.rules.max_prompt
         prompt = request.prompt_tokens
         reserved = ledger.header.rules.reserved_pages
+        if ledger.header.rules.ranks > 1 and not _begun(ledger, event.r):
+            self.excused["ranks"] += 1
+            return None
         fits = capacity.fits_alone(ledger, event.r, reserved)
         if not fits:
             self._hopeless = event.step
@@ -381,6 +384,12 @@ def _placed(ledger: Ledger, r: str) -> bool:
     request = ledger.requests[r]
     found = request.hit is not None or request.computed > 0 or not ledger.header.rules.caching
     return found or ledger.holdings.pages_of.get(r, 0) > 0
+
+
+def _begun(ledger: Ledger, r: str) -> bool:
+    """Whether a request was ever looked up, or ran, or holds pages."""
+    request = ledger.requests[r]
+    return request.hit is not None or request.computed > 0 or ledger.holdings.pages_of.get(r, 0) > 0
 
 
 def _others_run(ledger: Ledger, r: str) -> bool:

@@ -251,18 +251,24 @@ class StatisticsTrue(Checker):
         if self._load_failed:
             pairs = [(first + again, self._first + self._again, "")]
         else:
-            pairs = [(first, self._first, ""), (again, self._again, " of requests that came back")]
+            pairs = [(first, self._first, ""), (again, self._again, " that came back")]
         for reported, happened, whose in pairs:
             if (
                 reported[:2] != happened[:2]
                 or not (0 if self._tiered else happened.found) <= reported.found <= happened.found
             ):
                 line = (
-                    f"requests hit {happened.found} of {happened.tokens} tokens in"
+                    f"requests{whose} hit {happened.found} of {happened.tokens} tokens in"
                     f" {count(happened.requests, 'look-up')}; the engine reports {reported.found}"
                     f" of {reported.tokens} in {reported.requests}"
                 )
-                yield _wrong("operators", event, f"of {reported}{whose}", _were(happened), line)
+                yield _wrong(
+                    "operators",
+                    event,
+                    f"of {reported}{whose and f' of requests{whose}'}",
+                    _were(happened),
+                    line,
+                )
 
     def _tier(self, event: Stats, tier: LookUps) -> Iterator[Finding]:
         """Compare what another tier was asked for and had with what the device left it."""

@@ -43,12 +43,14 @@ from cachewitness.systems.vllm.engine_config import (
     build_scheduler,
     check_depth,
     engine_config,
+    give_encoder_budget,
     model_runner,
     most_drafts,
 )
 from cachewitness.systems.vllm.header import describe, with_pools
 from cachewitness.systems.vllm.plugged import Prepare, unprepared
 from cachewitness.systems.vllm.prefill_checkpoints import PrefillCheckpoints, with_checkpoints
+from cachewitness.systems.vllm.ranks import Ranks, RankScheduler, made
 from cachewitness.systems.vllm.request_options import request_options
 from cachewitness.systems.vllm.rswa import answer_windows
 from cachewitness.systems.vllm.scheduler import RealScheduler
@@ -130,6 +132,7 @@ def scheduler_engine(
     runner: str = RUNNERS[0],
     prepare: Prepare = unprepared,
     ranks: int = 1,
+    shared_out: Ranks | None = None,
 ) -> Assembled:
     """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is
     asked for.
@@ -137,7 +140,8 @@ def scheduler_engine(
     It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well.
     `scheduler_cls` takes the place of vLLM's own class, `observer` looks at its cache manager,
     `runner` is one of `RUNNERS`. `prepare` is called before the scheduler is built. Blocks of full
-    attention lie on so many `ranks`. Raises UsageError for what this release cannot do.
+    attention lie on so many `ranks`. `shared_out`: requests are, to schedulers that what was
+    prepared makes. Raises UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
     if sized and connector is not None and connector.kind.name == LMCACHE:
@@ -169,32 +173,45 @@ def scheduler_engine(
     whole = spread(source, whole, config, ranks)
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
-    prepare(kv_cache_config=config, vllm_config=whole)
+    prepare(kv_cache_config=config, vllm_config=whole, ranks=shared_out)
     with retaining(source, interval), model_runner(options, runner):
-        scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
+        front = build_scheduler(source, whole, config, sizes)
         check_depth(source, whole, options)
+    schedulers = [front] if shared_out is None else made(shared_out)
+    for scheduler in schedulers:
+        give_encoder_budget(scheduler, whole, special.encoder_budget)
+    scheduler = front if shared_out is None else schedulers[shared_out.seen]
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
     observed = observer(
         timed, source.utils.get_group_id, tiered=connector is not None, published=True
     )
     connected = connector is not None
-    new_request = timed.new_requests(
-        request_maker(source, sizes[1], options, full=full, connected=connected)
-    )
+    new_request = request_maker(source, sizes[1], options, full=full, connected=connected)
+    if shared_out is None:
+        new_request = timed.new_requests(new_request)
     rules = rules_of(header, options, source, core, sizes, interval)
     alignment = getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment
     rules = observed.declared(
-        replace(rules, stats=True, clients=counts_admissions(core), alignment=alignment)
+        replace(
+            rules,
+            stats=True,
+            clients=counts_admissions(core),
+            alignment=alignment,
+            ranks=len(schedulers),
+        )
     )
     described = with_pools(
         described_by(header, options, source, rules, answer_windows(config)), observed
     )
-    able = [name for name in special.capabilities if connector is None or name != "session"]
+    alone = connector is None and shared_out is None
+    able = [name for name in special.capabilities if alone or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, *undivided, options)
     parts = (source, scheduler, observed, new_request, clock, options)
-    if connector is None:
+    if shared_out is not None:
+        adapter: RealScheduler = RankScheduler(*parts, front=front, ranks=shared_out)
+    elif connector is None:
         adapter = RealScheduler(*parts)
     else:
         driven = connector_of(

@@ -109,7 +109,6 @@ def build_scheduler(
     config: Any,
     kv_cache_config: Any,
     sizes: tuple[int, int],
-    encoder_budget: int = 0,
 ) -> Any:
     """Return the Scheduler or AsyncScheduler that vLLM chooses for a configuration.
 
@@ -139,7 +138,6 @@ def build_scheduler(
             f"vLLM {source.version}: its Scheduler reads {error.name!r} of the model, which this"
             " adapter does not know"
         ) from None
-    _give_encoder_budget(scheduler, config, encoder_budget)
     return scheduler
 
 
@@ -163,7 +161,7 @@ def check_depth(source: Source, config: Any, options: Options) -> None:
         )
 
 
-def _give_encoder_budget(scheduler: Any, config: Any, tokens: int) -> None:
+def give_encoder_budget(scheduler: Any, config: Any, tokens: int) -> None:
     """Let so many tokens of multimodal items be encoded in a step, and as many be kept (0: as many
     as the model is long); `make_room` gives more to an item that is longer.
 

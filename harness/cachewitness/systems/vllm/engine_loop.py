@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cachewitness.systems.vllm.source import Source
@@ -12,11 +13,13 @@ class EngineLoop:
     step.
 
     Steps in which nobody waits are the harness's own, and a scheduler with a connector is stepped
-    by the harness while copies are under way: the loop decides neither.
+    by the harness while copies are under way: the loop decides neither. `requests` are vLLM's that
+    have not ended, by name.
     """
 
-    def __init__(self, source: Source, scheduler: Any) -> None:
+    def __init__(self, source: Source, scheduler: Any, requests: Mapping[str, Any]) -> None:
         self._scheduler = scheduler
+        self._requests = requests
         self._nothing = source.part("v1.core.sched.output", "SchedulerOutput")
         self._alone = getattr(scheduler, "connector", None) is None
 
@@ -31,5 +34,5 @@ class EngineLoop:
         """Whether a request waits for a step, rather than for more input, or to be let go of."""
         return any(
             not request.is_finished() and request.status.name != "WAITING_FOR_STREAMING_REQ"
-            for request in self._scheduler.requests.values()
+            for request in self._requests.values()
         )

@@ -58,6 +58,7 @@ from cachewitness.systems.vllm.plugged import (
     settings,
     start,
 )
+from cachewitness.systems.vllm.ranks import OPTION, RankScheduler, ranks_named
 from cachewitness.systems.vllm.scheduler import RealScheduler
 from cachewitness.systems.vllm.source import FIRST, KNOWN, LAST, Source, load
 from cachewitness.toy.kind import need_torch
@@ -89,14 +90,17 @@ NEEDS = {
     "spec": "connector",
     "secondary_tiers": "connector",
     "observer": "scheduler_cls",
+    OPTION: "prepare",
 }
 """Options that say more of what another one names."""
 ALONE = {
     "hisparse": ("connector", "scheduler_cls", "observer", "prepare", "sized", "tensors"),
     "context_parallel": ("hisparse", "sized", "tensors"),
+    OPTION: ("hisparse", "sized", "tensors", "connector", "context_parallel"),
 }
 """Options, and those that each does not go with. HiSparse is a connector, it has its own sizing,
-and its tensors are not driven."""
+and its tensors are not driven. Requests are shared out to ranks of one device each, which load from
+nowhere."""
 
 
 class VllmEngine(Driver):
@@ -117,6 +121,8 @@ class VllmEngine(Driver):
         super().close()
         if isinstance(self.adapter, ConnectedScheduler):
             self.adapter.connector.close()
+        elif isinstance(self.adapter, RankScheduler):
+            self.adapter.close()
 
     def rebuild(self) -> None:
         """Become what vLLM builds now: its code was changed where it is built."""
@@ -132,7 +138,7 @@ class VllmEngine(Driver):
         adapter asks it for.
         """
         try:
-            return super().apply(op)
+            events = super().apply(op)
         except (AttributeError, TypeError) as error:
             found = drift(error, "vLLM", self.header.engine_version, f"vLLM {KNOWN}")
             if found and self.plugged:
@@ -141,6 +147,7 @@ class VllmEngine(Driver):
                     f" may be written for another release than vLLM {self.header.engine_version}"
                 ) from None
             raise (found or error) from None
+        return self.adapter.told(events) if isinstance(self.adapter, RankScheduler) else events
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -226,6 +233,7 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
             runner=options["runner"],
             prepare=prepare,
             ranks=ranks,
+            shared_out=ranks_named(options.get(OPTION, ""), asked),
         )
     else:
         assembled = manager_engine(
@@ -479,6 +487,10 @@ ENGINE = EngineKind(
         "context_parallel": (
             "a number of ranks over which the blocks of full attention lie in parts"
             " (decode_context_parallel_size; docs/systems/vllm-notes.md)"
+        ),
+        OPTION: (
+            "`RANK/RANKS`, with `prepare`: at scheduler level, one rank of a scheduler that shares"
+            " requests out to several is observed (docs/plug-ins.md)"
         ),
         "withdraw": (
             "`yes`: also run traces that withdraw a request from its step, which vLLM does not"

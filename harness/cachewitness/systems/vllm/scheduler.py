@@ -62,9 +62,15 @@ class RealScheduler(Driven):
         new_request: NewRequest,
         clock: Clock,
         options: Options,
+        front: Any = None,
+        schedulers: Sequence[Any] = (),
     ) -> None:
         self.source = source
         self.scheduler = scheduler
+        self.front = scheduler if front is None else front
+        """Whom the engine calls."""
+        self.schedulers = schedulers or [scheduler]
+        """All that requests are shared out to; that which is observed is one of them."""
         self.manager = manager
         self.new_request = new_request
         self.max_model_len = options.max_model_len
@@ -96,7 +102,9 @@ class RealScheduler(Driven):
         """
         self._ran = 0
         """The step that has run last."""
-        self._loop = EngineLoop(source, scheduler)
+        self._loop = EngineLoop(
+            source, self.front, scheduler.requests if front is None else self.requests
+        )
         self._stats_at = 0
         """How many events there were when the scheduler made its statistics."""
         make_stats = late(type(scheduler), "make_stats")
@@ -106,11 +114,11 @@ class RealScheduler(Driven):
             return make_stats(scheduler, *args, **kwargs)
 
         scheduler.make_stats = noting
-        self._schedule = clock.inside(late(scheduler, "schedule"))
-        self._update = clock.inside(late(scheduler, "update_from_output"))
-        self._add_request = clock.inside(late(scheduler, "add_request"))
-        self._finish_requests = clock.inside(late(scheduler, "finish_requests"))
-        self._reset_prefix_cache = clock.inside(late(scheduler, "reset_prefix_cache"))
+        self._schedule = clock.inside(late(self.front, "schedule"))
+        self._update = clock.inside(late(self.front, "update_from_output"))
+        self._add_request = clock.inside(late(self.front, "add_request"))
+        self._finish_requests = clock.inside(late(self.front, "finish_requests"))
+        self._reset_prefix_cache = clock.inside(late(self.front, "reset_prefix_cache"))
 
     def compared(self, header: Header) -> BlockTableDiff:
         """Return the observer's comparison."""
@@ -129,6 +137,22 @@ class RealScheduler(Driven):
                 f" {self.max_model_len}"
             )
         request = self.requests[submit.r] = self.new_request(submit, tokens)
+        request.priority = submit.priority
+        request.arrival_time = float(self._came)
+        self._came += 1
+        longest = max((item.length for item in submit.media), default=0)
+        for scheduler in self.schedulers:
+            make_room(scheduler, longest)
+        self._sessions.add(submit, request, self.engine.sampler)
+        self._submit(submit, request)
+
+    def _submit(self, submit: Submit, request: Any) -> None:
+        """Give vLLM a request, whose tokens are noted and whose grammar is compiled."""
+        self._follow(submit, request)
+        self._add_request(request)
+
+    def _follow(self, submit: Submit, request: Any) -> None:
+        """Have the tokens that a request is given noted, and its grammar compiled."""
         append = request.append_output_token_ids
 
         def noted(token: int) -> None:
@@ -136,15 +160,8 @@ class RealScheduler(Driven):
             append(token)
 
         request.append_output_token_ids = noted
-        request.priority = submit.priority
-        request.arrival_time = float(self._came)
-        self._came += 1
         if submit.grammar:
             self._grammars.compile(request, submit.grammar)
-        longest = max((item.length for item in submit.media), default=0)
-        make_room(self.scheduler, longest)
-        self._sessions.add(submit, request, self.engine.sampler)
-        self._add_request(request)
 
     def extend(self, extend: Extend, tokens: list[int]) -> None:
         """Give a session more input: at once if it waits for some, else vLLM keeps it until the
@@ -177,13 +194,16 @@ class RealScheduler(Driven):
         after a reset (vLLM's own way to preempt between two steps, `reset_prefix_cache`).
         """
         request = self.requests[r]
-        self.scheduler.running.remove(request)
-        self.scheduler._preempt_request(request, monotonic())
-        self.scheduler.prev_step_scheduled_req_ids.discard(r)
+        scheduler = next(one for one in self.schedulers if request in one.running)
+        scheduler.running.remove(request)
+        scheduler._preempt_request(request, monotonic())
+        scheduler.prev_step_scheduled_req_ids.discard(r)
 
     def running(self) -> list[str]:
         """Return the requests that run."""
-        return [request.request_id for request in self.scheduler.running]
+        return [
+            request.request_id for scheduler in self.schedulers for request in scheduler.running
+        ]
 
     def worker_tables(self, r: str) -> Tables:
         """Return the rows that the worker was told."""
@@ -220,7 +240,11 @@ class RealScheduler(Driven):
         """Whether nobody has blocks but requests that run: no session that waits, no load or
         store, no step in flight.
         """
-        managers = self.manager.coordinator.single_type_managers
+        managers = [
+            single
+            for scheduler in self.schedulers
+            for single in scheduler.kv_cache_manager.coordinator.single_type_managers
+        ]
         held = Counter(
             id(block)
             for r in self.running()
@@ -240,14 +264,15 @@ class RealScheduler(Driven):
         """Have vLLM schedule a step within the trace's budget, and read from its output what the
         worker is told.
         """
-        scheduler = self.scheduler
         self._grammars.step_begins()
-        limit = scheduler.max_num_scheduled_tokens
-        scheduler.max_num_scheduled_tokens = min(
-            max(step.budget, self._least) if step.budget else limit, limit
-        )
-        output = self._loop.step() or self._schedule()
-        scheduler.max_num_scheduled_tokens = limit
+        limit = self.scheduler.max_num_scheduled_tokens
+        budget = min(max(step.budget, self._least) if step.budget else limit, limit)
+        for scheduler in self.schedulers:
+            scheduler.max_num_scheduled_tokens = budget
+        whole = self._loop.step() or self._schedule()
+        for scheduler in self.schedulers:
+            scheduler.max_num_scheduled_tokens = limit
+        output = self.read_by_worker(whole)
         starts = self.worker.update(output)
         self._encoder.update(output, starts)
         counts = output.num_scheduled_tokens
@@ -262,11 +287,17 @@ class RealScheduler(Driven):
             },
         )
         self._check(scheduled)
-        scheduled.fed = self.worker.fed(output.scheduled_spec_decode_tokens, scheduler.requests)
+        scheduled.fed = self.worker.fed(
+            output.scheduled_spec_decode_tokens, self.scheduler.requests
+        )
         if self.checkpoints is not None:
             self._save_states(scheduled, self.checkpoints)
-        self._outputs.append(output)
+        self._outputs.append(whole)
         return scheduled
+
+    def read_by_worker(self, output: Any) -> Any:
+        """Return what of an output the worker that is followed reads: all of it."""
+        return output
 
     def _save_states(self, scheduled: Scheduled, checkpoints: PrefillCheckpoints) -> None:
         """Note which states the worker saves within chunks; what verifies drafts saves none."""
@@ -352,13 +383,14 @@ class RealScheduler(Driven):
         """Answer the oldest step with what was sampled, and report what came of it."""
         self._ran, sampled, self._answer = scheduled.step, self._answer, {}
         self.worker.sampled(sampled)
+        sampled = sampled | self.sampled_elsewhere()
         outputs = self._update(self._outputs.popleft(), self._model_output(sampled))
         self.manager.events[self._stats_at : self._stats_at] = self.statistics_of(outputs)
         for r in sampled:
             self.report(r)
             if (request := self.requests.get(r)) is None:
                 continue
-            if r not in self.scheduler.requests:
+            if not any(r in scheduler.requests for scheduler in self.schedulers):
                 del self.requests[r]
                 self._sessions.end(r)
                 self.engine.over(
@@ -370,6 +402,10 @@ class RealScheduler(Driven):
                 self._sessions.go_on(r, request, self.engine, scheduled.step)
         if self.drafts:
             self._propose([r for r, tokens in sampled.items() if tokens and r in self.requests])
+
+    def sampled_elsewhere(self) -> dict[str, list[int]]:
+        """Return what workers that are not followed sample in the step that runs, by request."""
+        return {}
 
     def statistics_of(self, outputs: Any) -> list[Stats]:
         """Return what operators are told with the answer to a step."""
@@ -427,7 +463,7 @@ class RealScheduler(Driven):
         drafts = fill(
             self.source, self.source.part("v1.outputs", "DraftTokenIds"), offered, offered
         )
-        self.scheduler.update_draft_token_ids(drafts)
+        self.front.update_draft_token_ids(drafts)
 
 
 class Publisher:
@@ -451,6 +487,9 @@ class Publisher:
         """Note what the cache manager gives to be published, and return it."""
         self._given = {id(event) for event in events}
         return events
+
+    def shutdown(self) -> None:
+        """Do nothing: nobody is connected."""
 
     def _publish(self, batch: Any) -> None:
         events = [
