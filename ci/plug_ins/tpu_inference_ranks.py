@@ -50,6 +50,7 @@ def configure(kv_cache_config: Any, vllm_config: Any, ranks: Any) -> None:
             reduction=SimpleNamespace(ForkingPickler=SimpleNamespace()),
         ),
         wait=_answered,
+        atexit=SimpleNamespace(register=_nothing, unregister=_nothing),
     )
     vllm_config.sharding_config = SimpleNamespace(total_dp_size=ranks.count)
     states = max(kv_cache_config.num_blocks // STATES_PER_PAGE, STATES_LEAST)
@@ -173,8 +174,8 @@ def _leave(code: int) -> None:
     raise Ended
 
 
-def _nothing() -> None:
-    """Forget nothing."""
+def _nothing(*_: Any) -> None:
+    """Leave alone what is to be done when this process ends: no rank outlives it."""
 
 
 def _answered(ends: Sequence[End]) -> list[End]:

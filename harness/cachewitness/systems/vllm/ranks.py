@@ -226,8 +226,8 @@ class RankScheduler(RealScheduler):
         """Return what of an output the rank's worker reads: of the requests that the output puts
         there. Take note of who computes elsewhere.
 
-        Raises EngineFailure for a request that was put on this rank and that another one has, and
-        if the worker is not told of all that are over.
+        Raises EngineFailure for a request that was put on this rank and that another one has, or
+        that is over, and if the worker is not told of all that are.
         """
         self._assigned()
         of = getattr(output, OF, {})
@@ -237,6 +237,8 @@ class RankScheduler(RealScheduler):
                 "engine-crashed",
                 f"had {foreign[0]} computed on rank {self._ranks.seen}, which has not taken it in",
             )
+        if ended := sorted(here - self.requests.keys()):
+            raise EngineFailure("engine-crashed", f"had {ended[0]} computed, which was let go")
         over = {
             r for own in self._results["schedule"] if own is not None for r in own.finished_req_ids
         }
@@ -250,8 +252,8 @@ class RankScheduler(RealScheduler):
         return share
 
     def _check_counts(self, output: Any, share: Any) -> None:
-        """Raise EngineFailure if the worker makes too little room for the tokens of all ranks, or of
-        this one: it pads every rank's to those of the one that has most.
+        """Raise EngineFailure if the worker makes too little room for the tokens of all ranks, or
+        of this one: it pads every rank's to those of the one that has most.
         """
         told = output.total_num_scheduled_tokens
         tokens = sum(output.num_scheduled_tokens.values())
@@ -337,7 +339,8 @@ class RankScheduler(RealScheduler):
         for _, r, tokens, _ in answered:
             if list(tokens) != (sampled := self._just_sampled.get(r, [])[: len(tokens)]):
                 raise EngineFailure(
-                    "engine-crashed", f"gave {r} tokens {list(tokens)}; its worker sampled {sampled}"
+                    "engine-crashed",
+                    f"gave {r} tokens {list(tokens)}; its worker sampled {sampled}",
                 )
         own = [_statistics(result) for result in results]
         others = [one for rank, one in enumerate(own) if rank != self._ranks.seen and one]
