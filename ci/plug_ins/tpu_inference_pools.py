@@ -27,8 +27,14 @@ def install(kv_cache_config: Any) -> None:
     """
     package()
     hybrid = importlib.import_module("tpu_inference.core.hybrid_coordinator")
-    hybrid.set_mamba_num_blocks(max(kv_cache_config.num_blocks // STATES_PER_PAGE, STATES_LEAST))
+    hybrid.set_mamba_num_blocks(states_of(kv_cache_config))
     hybrid.install_hybrid_coordinator_hooks()
+
+
+def states_of(kv_cache_config: Any) -> int:
+    """Return how many pages of states there are beside those of attention."""
+    pages: int = kv_cache_config.num_blocks
+    return max(pages // STATES_PER_PAGE, STATES_LEAST)
 
 
 def package() -> None:

@@ -30,8 +30,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from tpu_inference_pools import STATES_LEAST, STATES_PER_PAGE, package
-
 MODULE = "tpu_inference.core.sched.dp_scheduler"
 
 
@@ -39,7 +37,8 @@ def configure(kv_cache_config: Any, vllm_config: Any, ranks: Any) -> None:
     """Have vLLM make tpu-inference's scheduler over so many ranks, each with as many blocks as the
     trace gives an engine.
     """
-    package()
+    pools = importlib.import_module("tpu_inference_pools")
+    pools.package()
     utils = types.ModuleType("tpu_inference.utils")
     vars(utils)["time_function"] = _untimed
     sys.modules.setdefault(utils.__name__, utils)
@@ -53,7 +52,7 @@ def configure(kv_cache_config: Any, vllm_config: Any, ranks: Any) -> None:
         atexit=SimpleNamespace(register=_nothing, unregister=_nothing),
     )
     vllm_config.sharding_config = SimpleNamespace(total_dp_size=ranks.count)
-    states = max(kv_cache_config.num_blocks // STATES_PER_PAGE, STATES_LEAST)
+    states = pools.states_of(kv_cache_config)
     kv_cache_config.num_blocks *= ranks.count
     vllm_config.cache_config.mamba_num_blocks = states * ranks.count
     module.update_vllm_config_for_dp_scheduler(vllm_config)
@@ -77,8 +76,10 @@ class InProcess:
     def Pipe(self) -> tuple[End, End]:
         """Return both ends of a pipe."""
         gc.unfreeze()  # frozen for processes that are forked
-        one, other = End(), End()
-        one.other, other.other = other, one
+        one = End()
+        other = End()
+        one.other = other
+        other.other = one
         return one, other
 
     def Process(self, target: Callable[..., None], args: Sequence[Any]) -> Worker:
@@ -122,7 +123,8 @@ class Worker:
     def __init__(self, target: Callable[..., None], args: Sequence[Any]) -> None:
         self._target = target
         self._args = args
-        self._turn, self._rests = threading.Semaphore(0), threading.Semaphore(0)
+        self._turn = threading.Semaphore(0)
+        self._rests = threading.Semaphore(0)
         self._failure: BaseException | None = None
         args[1].worker = self
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -143,16 +143,9 @@ def scheduler_engine(
     attention lie on so many `ranks`. `shared_out`: requests are, to schedulers that what was
     prepared makes. Raises UsageError for what this release cannot do.
     """
-    _refuse(header, options, source, connector)
-    if sized and connector is not None and connector.kind.name == LMCACHE:
-        raise UsageError(
-            "--engine: LMCache's connector is not driven with blocks that vLLM sizes; leave"
-            " 'sized' out"
-        )
-    options, special = (
-        dataclasses.replace(options, num_speculative_tokens=most_drafts(options)),
-        request_options(header),
-    )
+    _refuse(header, options, source, connector, sized)
+    options = dataclasses.replace(options, num_speculative_tokens=most_drafts(options))
+    special = request_options(header)
     clock = Clock()
     interval = interval_of(header, options, source)
     if sized:
@@ -177,10 +170,10 @@ def scheduler_engine(
     with retaining(source, interval), model_runner(options, runner):
         front = build_scheduler(source, whole, config, sizes)
         check_depth(source, whole, options)
-    schedulers = [front] if shared_out is None else made(shared_out)
+    schedulers = made(shared_out, front)
     for scheduler in schedulers:
         give_encoder_budget(scheduler, whole, special.encoder_budget)
-    scheduler = front if shared_out is None else schedulers[shared_out.seen]
+    scheduler = schedulers[shared_out.seen if shared_out else 0]
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
     observed = observer(
@@ -188,19 +181,12 @@ def scheduler_engine(
     )
     connected = connector is not None
     new_request = request_maker(source, sizes[1], options, full=full, connected=connected)
-    if shared_out is None:
+    if shared_out is None:  # a rank gets a copy, which no clock is part of
         new_request = timed.new_requests(new_request)
     rules = rules_of(header, options, source, core, sizes, interval)
     alignment = getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment
-    rules = observed.declared(
-        replace(
-            rules,
-            stats=True,
-            clients=counts_admissions(core),
-            alignment=alignment,
-            ranks=len(schedulers),
-        )
-    )
+    further = {"clients": counts_admissions(core), "alignment": alignment, "ranks": len(schedulers)}
+    rules = observed.declared(replace(rules, stats=True, **further))
     described = with_pools(
         described_by(header, options, source, rules, answer_windows(config)), observed
     )
@@ -214,15 +200,8 @@ def scheduler_engine(
     elif connector is None:
         adapter = RealScheduler(*parts)
     else:
-        driven = connector_of(
-            source,
-            scheduler,
-            whole,
-            config,
-            sizes,
-            connector.kind,
-            pages_of(header, options, connector.kind),
-        )
+        pages = pages_of(header, options, connector.kind)
+        driven = connector_of(source, scheduler, whole, config, sizes, connector.kind, pages)
         adapter = ConnectedScheduler(*parts, driven)
         described = connected_header(
             described, driven, options.tier_delay, engine_aborts=connector.load_failure == "fail"
@@ -255,9 +234,18 @@ def described_by(
 
 
 def _refuse(
-    header: TraceHeader, options: Options, source: Source, connector: ConnectorChoice | None
+    header: TraceHeader,
+    options: Options,
+    source: Source,
+    connector: ConnectorChoice | None,
+    sized: str,
 ) -> None:
     """Raise UsageError for what vLLM's scheduler is not driven with."""
+    if sized and connector is not None and connector.kind.name == LMCACHE:
+        raise UsageError(
+            "--engine: LMCache's connector is not driven with blocks that vLLM sizes; leave"
+            " 'sized' out"
+        )
     if source.is_before(SCHEDULERS_SINCE):
         since = "{}.{}".format(*SCHEDULERS_SINCE)
         raise UsageError(

@@ -147,7 +147,9 @@ class VllmEngine(Driver):
                     f" may be written for another release than vLLM {self.header.engine_version}"
                 ) from None
             raise (found or error) from None
-        return self.adapter.told(events) if isinstance(self.adapter, RankScheduler) else events
+        return (
+            self.adapter.of_the_rank(events) if isinstance(self.adapter, RankScheduler) else events
+        )
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:

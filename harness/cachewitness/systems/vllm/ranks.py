@@ -29,7 +29,11 @@ from cachewitness.core.events import Aborted, Event, Stats, StepBegin, Submitted
 from cachewitness.core.events import Settled as SettledStep
 from cachewitness.core.trace_format import Step, Submit
 from cachewitness.engines.adapter import Asked, Scheduled
+from cachewitness.engines.manager_adapter import NewRequest
+from cachewitness.engines.observe import ObservedManager
+from cachewitness.systems.vllm.clock import Clock
 from cachewitness.systems.vllm.scheduler import RealScheduler
+from cachewitness.systems.vllm.source import Source
 from cachewitness_reference.vllm_extended.config import Options
 
 OPTION = "data_parallel"
@@ -88,8 +92,12 @@ def ranks_named(text: str, options: Options) -> Ranks | None:
     return Ranks(int(count), int(seen))
 
 
-def made(ranks: Ranks) -> list[Any]:
-    """Return the schedulers of all ranks. Raises UsageError if `prepare` has not had them made."""
+def made(ranks: Ranks | None, front: Any) -> list[Any]:
+    """Return the schedulers of all ranks behind a front; where there are none it is the only one.
+    Raises UsageError if `prepare` has not had them made.
+    """
+    if ranks is None:
+        return [front]
     if len(ranks.schedulers) != ranks.count:
         raise UsageError(
             f"--engine vllm:{OPTION}={ranks.seen}/{ranks.count}: {len(ranks.schedulers)} schedulers"
@@ -118,7 +126,19 @@ class Elsewhere(NamedTuple):
 class RankScheduler(RealScheduler):
     """Has a front decide over the schedulers of several ranks, one of which is observed."""
 
-    def __init__(self, *parts: Any, front: Any, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        source: Source,
+        scheduler: Any,
+        manager: ObservedManager,
+        new_request: NewRequest,
+        clock: Clock,
+        options: Options,
+        *,
+        front: Any,
+        ranks: Ranks,
+    ) -> None:
+        parts = (source, scheduler, manager, new_request, clock, options)
         super().__init__(*parts, front=front, schedulers=ranks.schedulers)
         self._ranks = ranks
         self._waiting: dict[str, Waiting] = {}
@@ -188,7 +208,7 @@ class RankScheduler(RealScheduler):
         self._waiting.pop(r, None)
         super().end(r, finished=finished)
 
-    def told(self, events: Iterable[Event]) -> list[Event]:
+    def of_the_rank(self, events: Iterable[Event]) -> list[Event]:
         """Return what happened on the rank that is observed."""
         leaving, self._leaving = self._leaving, []
         kept = [
@@ -255,14 +275,14 @@ class RankScheduler(RealScheduler):
         """Raise EngineFailure if the worker makes too little room for the tokens of all ranks, or
         of this one: it pads every rank's to those of the one that has most.
         """
-        told = output.total_num_scheduled_tokens
+        total = output.total_num_scheduled_tokens
         tokens = sum(output.num_scheduled_tokens.values())
         most = getattr(output, MOST_TOKENS, tokens)
-        if told != tokens or most < share.total_num_scheduled_tokens:
+        if total != tokens or most < share.total_num_scheduled_tokens:
             raise EngineFailure(
                 "engine-crashed",
                 f"had {tokens} tokens computed, {share.total_num_scheduled_tokens} of them on rank"
-                f" {self._ranks.seen}, and told the worker of {told}, at most {most} on a rank",
+                f" {self._ranks.seen}, and told the worker of {total}, at most {most} on a rank",
             )
 
     def _share(self, output: Any, here: set[str]) -> Any:
@@ -272,9 +292,9 @@ class RankScheduler(RealScheduler):
         columns = ["req_ids", "new_block_ids", "num_computed_tokens", "num_output_tokens"]
         if cached.new_token_ids:
             columns.append("new_token_ids")
-        told = {name: [getattr(cached, name)[place] for place in places] for name in columns}
+        rows = {name: [getattr(cached, name)[place] for place in places] for name in columns}
         known = dataclasses.replace(
-            cached, **told, resumed_req_ids={r for r in cached.resumed_req_ids if r in here}
+            cached, **rows, resumed_req_ids={r for r in cached.resumed_req_ids if r in here}
         )
         counts = {r: n for r, n in output.num_scheduled_tokens.items() if r in here}
         plain = self.source.part("v1.core.sched.output", "SchedulerOutput")
@@ -328,13 +348,13 @@ class RankScheduler(RealScheduler):
         """
         results = [result or {} for result in self._results["update_from_output"]]
         answered = sorted(answer for result in results for answer in _answers(result))
-        told = sorted(_answers(outputs))
-        if answered != told:
-            wrong = sorted({*answered} ^ {*told}) or told
+        passed_on = sorted(_answers(outputs))
+        if answered != passed_on:
+            wrong = sorted({*answered} ^ {*passed_on}) or passed_on
             raise EngineFailure(
                 "engine-crashed",
-                f"told clients {len(told)} answers where its ranks gave {len(answered)}: that of"
-                f" {wrong[0][1]} is another",
+                f"told clients {len(passed_on)} answers where its ranks gave {len(answered)}: that"
+                f" of {wrong[0][1]} is another",
             )
         for _, r, tokens, _ in answered:
             if list(tokens) != (sampled := self._just_sampled.get(r, [])[: len(tokens)]):
@@ -354,17 +374,17 @@ class RankScheduler(RealScheduler):
         }
         return super().statistics_of(mine)
 
-    def _left(self, told: Any, others: list[Any]) -> Any:
+    def _left(self, stats: Any, others: list[Any]) -> Any:
         """Return statistics of all ranks without those of the others."""
         caching = {
             name: max(
-                getattr(told.prefix_cache_stats, name)
+                getattr(stats.prefix_cache_stats, name)
                 - sum(getattr(one.prefix_cache_stats, name) for one in others),
                 0,
             )
             for name in LOOK_UPS
         }
-        usage = told.kv_cache_usage * self._ranks.count
+        usage = stats.kv_cache_usage * self._ranks.count
         return SimpleNamespace(
             kv_cache_usage=usage - sum(one.kv_cache_usage for one in others),
             prefix_cache_stats=SimpleNamespace(**caching),

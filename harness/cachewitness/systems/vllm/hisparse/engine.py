@@ -15,7 +15,12 @@ from cachewitness.systems.vllm.build import block_sizes, request_maker, tell_siz
 from cachewitness.systems.vllm.clock import Clock, TimedManager
 from cachewitness.systems.vllm.connectors.tier import KeyNames
 from cachewitness.systems.vllm.declared import interval_of, rules_of
-from cachewitness.systems.vllm.engine_config import RUNNER_VARIABLE, build_scheduler, check_depth
+from cachewitness.systems.vllm.engine_config import (
+    RUNNER_VARIABLE,
+    build_scheduler,
+    check_depth,
+    give_encoder_budget,
+)
 from cachewitness.systems.vllm.hisparse.books import Books
 from cachewitness.systems.vllm.hisparse.build import size_hisparse
 from cachewitness.systems.vllm.hisparse.observed import ObservedTiers
@@ -53,8 +58,9 @@ def hisparse_engine(
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
     with retaining(source, interval), variable(RUNNER_VARIABLE, "1"):
-        scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
+        scheduler = build_scheduler(source, whole, config, sizes)
         check_depth(source, whole, options)
+    give_encoder_budget(scheduler, whole, special.encoder_budget)
     places = Places.of(source, config)
     names = KeyNames(sizes[1])
     core = scheduler.kv_cache_manager
