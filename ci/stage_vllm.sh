@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
-# random workloads on the newer one over real tensors, with blocks over two ranks, behind a router, and with each of its connectors; a fork, a plug-in with block pools of its own, and one with hits inside a block on the release that it is for; then the tests that need a real vLLM,
+# random workloads on the newer one over real tensors, with blocks over two ranks, behind a router, and with each of its connectors; a fork, a plug-in with block pools of its own and its ranks, and one with hits inside a block on the release that it is for; then the tests that need a real vLLM,
 # faults patched into the newer one among them; the tests of what was found in releases that are older, with each of them alone;
 # and vLLM's own tests of the retention interval on the newer one. Writes fixtures/entered/vllm.json, the map of which configurations
 # enter which function, by which `run --diff` chooses what it runs first: a difference is committed.
@@ -94,6 +94,16 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s with the block pools of tpu-inference\n' "${releases[-1]}"
     PYTHONPATH=$PYTHONPATH:ci/plug_ins "$venv/bin/python" -m cachewitness.cli run --quiet --layout full-mamba --layout full-swa-mamba \
         --engine "vllm:source=$source,prepare=tpu_inference_pools:install" --expected ci/plug_ins/tpu-inference-0.32.0.txt ||
+        status=$((status ? status : $?))
+    before=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" vllm==0.32.0)
+    for rank in 0 1; do
+        printf '\n== vllm==0.32.0 behind the scheduler of tpu-inference, rank %s of two\n' "$rank"
+        DP_SCHED_ROUTING=round_robin PYTHONPATH=$PYTHONPATH:ci/plug_ins "$venv/bin/python" -m cachewitness.cli run --quiet \
+            --suite scheduler --suite scheduler-random --layout full --layout full-mamba \
+            --expected ci/plug_ins/tpu-inference-0.32.0-ranks.txt \
+            --engine "vllm:source=$before,prepare=tpu_inference_ranks:configure,data_parallel=$rank/2" || status=$((status ? status : $?))
+    done
+    CACHEWITNESS_VLLM_SOURCE=$before "$venv/bin/python" -m pytest -m vllm suites/systems/vllm/test_ranks.py ||
         status=$((status ? status : $?))
     rbln=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" vllm-rbln==0.12.0)
     older=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" vllm==0.30.0)
