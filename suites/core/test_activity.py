@@ -40,6 +40,17 @@ group 3: full block 4 pool 1 of 1
 """
 
 
+RANKS = """
+pool 0: 9 pages, null 0
+group 0: full block 4
+rules: no-caching, two-ranks
+submit r1 a:5
+acquire r1 | 1 2
+step 1: r1 0..5 | 1 2
+submit r2 b:5
+"""
+
+
 def counted(text: str) -> Activity:
     return judge((parsed := history(text)).header, parsed.events).activity
 
@@ -52,6 +63,14 @@ def test_drafts_stand_up_to_the_first_that_was_not_sampled(accepted: str, standi
     tokens = 6 + sum(int(part.partition(":")[2]) for part in accepted.split())
     activity = counted(f"{DRAFTED}step 2: r1 5..6 ~x:2 | 1 2\naccept r1 {tokens} {accepted}")
     assert (activity.drafts, activity.drafts_accepted) == (2, standing)
+
+
+@pytest.mark.parametrize(
+    ("begun", "there"), [("", (1, 0)), ("acquire r2 | 3 4\nstep 2: r2 0..5 | 3 4\n", (2, 1))]
+)
+def test_requests_of_another_rank_are_nobody_s(begun: str, there: tuple[int, int]) -> None:
+    activity = counted(f"{RANKS}{begun}abort r2 by engine")
+    assert (activity.requests, activity.aborted_by_engine) == there
 
 
 def test_drafts_that_nobody_verified_are_not_counted() -> None:

@@ -348,6 +348,7 @@ def test_both_ranks_run_and_hit() -> None:
             *(f"{r}{again}" for r in texts for again in (2, 3)),
         }
         assert [event.resume for event in events if isinstance(event, Hit)] == [0, 0, *[64] * 4]
+        assert (result.activity.requests, result.activity.aborted_by_engine) == (6, 0)
 
 
 RUNS = {
