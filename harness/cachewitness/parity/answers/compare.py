@@ -38,6 +38,7 @@ from cachewitness.parity.answers.baseline import (
     drop,
     refuses_alone,
 )
+from cachewitness.parity.answers.words import words_of
 from cachewitness.workloads.spelling import Spelling, continues
 
 
@@ -95,7 +96,7 @@ class _Talk:
                 " level"
             )
         self._intake = intake
-        self._spelling = Spelling(answering.vocabulary, answering.texts)
+        self._spelling = Spelling(answering.vocabulary, answering.texts, words_of(spec))
         self._asked: dict[str, Submitted] = {}
         self._answers: dict[str, Answer] = {}
         self._later: list[Callable[[], bool]] = []

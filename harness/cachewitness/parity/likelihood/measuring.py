@@ -232,7 +232,10 @@ class Asker:
         self._listener.begins(HIT, sum(map(len, found.cold.values())))
         for prefix in dict.fromkeys(question.prefix for question in found.questions):
             members = [index for index in found.cold if found.questions[index].prefix == prefix]
-            for position in range(max((len(found.cold[index]) for index in members), default=0)):
+            # Without salts who asks a position finds what those that were asked before it left, and
+            # noise is never measured at the first one.
+            positions = range(max((len(found.cold[index]) for index in members), default=0))
+            for position in reversed(positions):
                 self._hits(found, [(index, position) for index in members])
 
     def _hits(self, found: Measured, places: Sequence[Place]) -> None:

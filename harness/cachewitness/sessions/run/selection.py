@@ -49,7 +49,7 @@ def controls(
     """Return the traces that the controls of an engine run: one in `CONTROLLED`, each control
     beginning at another one.
     """
-    declared = engine.kind.controls.options if engine.kind.controls else {}
+    declared = engine.kind.controls.beside(engine.options) if engine.kind.controls else {}
     most = RANDOM_TRACES if suite.endless else None
     return [
         Stream(

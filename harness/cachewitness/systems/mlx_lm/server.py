@@ -26,14 +26,13 @@ from mlx_lm.models.cache import (
 )
 from mlx_lm.utils import load_model, load_tokenizer
 
-from cachewitness._util.errors import UsageError
-from cachewitness._util.lines import one_line
-from cachewitness.core.engine_failure import describe_error, native
+from cachewitness.core.engine_failure import native
 from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Submit
-from cachewitness.engines.answering import Generating
+from cachewitness.engines.answering import Generating, loading
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, COMMON
 
+NAME = "mlx-lm"
 SLOTS = 4
 """So many requests are computed together at most."""
 KEPT = 10
@@ -51,8 +50,9 @@ def model_of(name: str) -> Any:
     Raises UsageError if the library cannot load it.
     """
     if name not in ARCHITECTURES:
-        model, _ = _loaded(load_model, Path(name))
-        model.set_dtype(mx.float32)
+        with loading(NAME, Path(name)):
+            model, _ = load_model(Path(name))
+            model.set_dtype(mx.float32)
         return model
     with native():
         module = importlib.import_module(f"mlx_lm.models.{name}")
@@ -83,18 +83,9 @@ def tokenizer(checkpoint: Path) -> Callable[[str], list[int]]:
 
     Raises UsageError if the library cannot load it.
     """
-    encode: Callable[[str], list[int]] = _loaded(load_tokenizer, checkpoint).encode
+    with loading(NAME, checkpoint):
+        encode: Callable[[str], list[int]] = load_tokenizer(checkpoint).encode
     return encode
-
-
-def _loaded(load: Callable[[Path], Any], checkpoint: Path) -> Any:
-    try:
-        with native():
-            return load(checkpoint)
-    except Exception as error:  # whatever the files hold makes the library raise whatever
-        raise UsageError(
-            f"--engine mlx-lm: checkpoint {checkpoint}: {one_line(describe_error(error))}"
-        ) from None
 
 
 def _drawn(parameter: Any) -> Any:

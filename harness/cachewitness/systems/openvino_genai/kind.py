@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cachewitness import (
@@ -16,17 +16,26 @@ from cachewitness import (
     Layout,
     OwnConfigurations,
     OwnProcess,
+    Texts,
     TraceHeader,
     WrittenFor,
 )
 from cachewitness.engines import policy as policies
-from cachewitness.engines.answering import chosen, model_folder, needs
+from cachewitness.engines.answering import (
+    checkpoint_of,
+    chosen,
+    loading,
+    model_folder,
+    named_checkpoint,
+    needs,
+)
 from cachewitness.engines.kind import Answer
 from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.openvino_genai.capacity import derives
 from cachewitness.systems.openvino_genai.settings import (
     KV_BLOCK,
     MAX_SEQUENCES,
+    MODEL,
     MULTIPLIER,
     NAME,
     POOLS,
@@ -59,22 +68,39 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     Raises EngineMissing without the package or the model, UsageError for what the engine does not
     take.
     """
+    own = checkpoint_of(NAME, options)
     model = chosen(NAME, options, "model", KNOWN)
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
     chosen(NAME, options, "settings", SETTINGS)
     settings = settings_of(header)
-    path = _folder(model, options)
+    path = Path(own) if own else _folder(model, options)
     try:
-        from cachewitness.systems.openvino_genai.pipeline import Pipeline
+        from cachewitness.systems.openvino_genai.pipeline import Loaded, Pipeline, checkpoint
     except ImportError as error:
         raise EngineMissing(
             f"--engine {NAME}: needs openvino-genai ({error}); {INSTALL}", INSTALL
         ) from None
-    return Pipeline(header, path, settings, caching=caching, hybrid=model not in ATTENTION_ALONE)
+    if own:
+        with loading(NAME, path):
+            return Pipeline(header, checkpoint(path), settings, caching=caching)
+    made = Loaded(path, hybrid=model not in ATTENTION_ALONE)
+    return Pipeline(header, made, settings, caching=caching)
+
+
+def tokens_of(options: Mapping[str, str]) -> Callable[[str], list[int]]:
+    """Return what makes a text token ids, by the tokenizer of a checkpoint.
+
+    Raises UsageError for a model without a tokenizer, EngineMissing without OpenVINO GenAI.
+    """
+    named = named_checkpoint(NAME, options)
+    needs(NAME, ["openvino_genai"], INSTALL)
+    from cachewitness.systems.openvino_genai.pipeline import tokenizer
+
+    return tokenizer(named)
 
 
 def _folder(model: str, options: Mapping[str, str]) -> Path:
-    return model_folder(NAME, model, options, MODELS, "openvino_model.xml", MODELS_MADE)
+    return model_folder(NAME, model, options, MODELS, MODEL, MODELS_MADE)
 
 
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
@@ -143,6 +169,8 @@ ENGINE = EngineKind(
             f" {' or '.join(SIZED)}"
         ),
         "models": f"the folder of the models; default: {MODELS}",
+        "mutant": "a seeded fault of its own (docs/systems/openvino_genai-notes.md)",
+        "checkpoint": "instead of a model: a folder that optimum exported (ci/openvino_folder.py)",
         "caching": "on (default), or off: the uncached twin",
         "settings": (
             "usual (default), or more: a run takes the further configurations of"
@@ -153,7 +181,11 @@ ENGINE = EngineKind(
     replays=False,
     answers=answer_vectors,
     configurations=OwnConfigurations(chosen_configurations),
-    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    answers_level=AnswersLevel(
+        uncached={"caching": "off"},
+        shrinking=SHRINKING,
+        texts=Texts(tokens_of, Configuration(_layout(1), {}, "")),
+    ),
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}}),
     process=OwnProcess(),
     written_for=WrittenFor("OpenVINO GenAI", "openvino-genai", "2026.4", "2026.4", (MODELS,)),

@@ -7,6 +7,7 @@ known exactly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ import openvino_genai as genai
 from cachewitness.core.engine_failure import native
 from cachewitness.core.events import Answer, Answering, Ended, Event, Header, Rules
 from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit, TraceHeader
-from cachewitness.engines.answering import declared
-from cachewitness.systems.openvino_genai.settings import KV_BLOCK, NAME, PipelineSettings
+from cachewitness.engines.answering import declared, loading
+from cachewitness.systems.openvino_genai.settings import KV_BLOCK, MODEL, NAME, PipelineSettings
 
 VOCABULARY = 256
-"""Ids below the special ones."""
+"""Ids below the special ones, of a model that ci/openvino_models.py made."""
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
@@ -65,6 +66,43 @@ class LiveRequest:
         return max(self.prompt - 1 - echoed, 0)
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """The folder of an exported model, and what is known of it: whether it has recurrent states,
+    and how many tokens.
+    """
+
+    folder: Path
+    hybrid: bool
+    vocabulary: int = VOCABULARY
+
+
+def checkpoint(folder: Path) -> Loaded:
+    """Return what is in the folder of a checkpoint. Raises what OpenVINO raises if it cannot read
+    it.
+
+    Its states are not looked for: it is taken for a hybrid, of which less is declared.
+    """
+    with native():
+        logits = openvino.Core().read_model(folder / MODEL).output("logits").get_partial_shape()
+        return Loaded(folder, hybrid=True, vocabulary=logits[-1].get_length())
+
+
+def tokenizer(folder: Path) -> Callable[[str], list[int]]:
+    """Return what makes a text token ids, by the tokenizer of a checkpoint.
+
+    Raises UsageError if OpenVINO GenAI cannot load it.
+    """
+    with loading(NAME, folder):
+        loaded = genai.Tokenizer(str(folder))
+        loaded.encode(" ")  # a folder without a tokenizer is refused only now
+
+    def tokens(text: str) -> list[int]:
+        return [int(token) for token in loaded.encode(text).input_ids.data[0]]
+
+    return tokens
+
+
 class Pipeline:
     """The pipeline as an engine at answers level. `pages` of a trace are KV blocks, from which
     OpenVINO sizes the states.
@@ -73,11 +111,10 @@ class Pipeline:
     def __init__(
         self,
         header: TraceHeader,
-        model: Path,
+        model: Loaded,
         settings: PipelineSettings,
         *,
         caching: bool,
-        hybrid: bool,
     ) -> None:
         config = genai.SchedulerConfig()
         config.num_kv_blocks = settings.kv_blocks
@@ -87,25 +124,29 @@ class Pipeline:
         config.enable_prefix_caching = caching
         if caching and settings.multiplier:
             config.cache_interval_multiplier = settings.multiplier
-        if caching and hybrid:
+        if caching and model.hybrid:
             config.num_linear_attention_blocks = settings.states
-        self._pipeline = genai.ContinuousBatchingPipeline(str(model), config, "CPU", FLOAT32)
+        with native():
+            self.pipeline = genai.ContinuousBatchingPipeline(
+                str(model.folder), config, "CPU", FLOAT32
+            )
+        self.blocks = settings.kv_blocks
         self._asked: dict[str, LiveRequest] = {}
         self._count = 0
         # A prompt is kept in whole blocks, and of a hybrid as far as a state was; how far that is
         # the model's weights decide where no multiplier is set, so nothing is declared then.
-        unit = KV_BLOCK * (settings.multiplier if hybrid else 1)
+        unit = KV_BLOCK * (settings.multiplier if model.hybrid else 1)
         repeats = unit + 1 if caching and unit else 0
-        answering = Answering("float32", VOCABULARY, repeats=repeats)
+        answering = Answering("float32", model.vocabulary, repeats=repeats)
         # A prompt takes all blocks. Where a trace says how many states there are, they may be too
         # few for that, and how many a prompt takes OpenVINO does not say.
         blocks = config.num_kv_blocks if not settings.states else 0
         rules = Rules(caching=caching, answering=answering, max_prompt=blocks * KV_BLOCK)
-        self._header = declared(NAME, header, rules, version=genai.__version__)
+        self.header = declared(NAME, header, rules, version=genai.__version__)
 
     def describe(self) -> Header:
         """Return what the engine declares."""
-        return self._header
+        return self.header
 
     def apply(self, op: Op) -> list[Event]:
         """Carry one operation out and return the answers that came with it."""
@@ -132,7 +173,7 @@ class Pipeline:
     def close(self) -> None:
         """Let go of the pipeline."""
         self._asked.clear()
-        self._pipeline = None
+        self.pipeline = None
 
     def _submit(self, op: Submit) -> None:
         asked = genai.GenerationConfig()
@@ -143,14 +184,14 @@ class Pipeline:
         self._count += 1
         ids = openvino.Tensor(np.asarray([op.tokens], dtype=np.int64))
         self._asked[op.r] = LiveRequest(
-            self._pipeline.add_request(self._count, ids, asked), len(op.tokens)
+            self.pipeline.add_request(self._count, ids, asked), len(op.tokens)
         )
 
     def _step(self) -> bool:
         """Let the pipeline make a step; return whether there was anything to do."""
-        if not self._pipeline.has_non_finished_requests():
+        if not self.pipeline.has_non_finished_requests():
             return False
-        self._pipeline.step()
+        self.pipeline.step()
         return True
 
     def _collect(self) -> list[Event]:

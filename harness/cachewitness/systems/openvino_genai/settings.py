@@ -14,6 +14,8 @@ from cachewitness.workloads.avoided import CHUNK
 NAME = "openvino-genai"
 KV_BLOCK = 32
 """Tokens of a KV block on a CPU, which no option changes."""
+MODEL = "openvino_model.xml"
+"""The file of a folder by which a model is known."""
 UNSPLIT = 1 << 16
 """Tokens of a step if a trace does not limit them."""
 SEQUENCES = 16

@@ -19,8 +19,8 @@ import torch
 import transformers
 
 from cachewitness._util.errors import UsageError
-from cachewitness._util.lines import one_line
-from cachewitness.core.engine_failure import describe_error, native
+from cachewitness.core.engine_failure import native
+from cachewitness.engines.answering import loading
 from cachewitness.systems.transformers.architectures import COMMON, Architecture
 
 SEED = 0
@@ -178,17 +178,13 @@ def tokenizer(checkpoint: Path) -> Callable[[str], list[int]]:
 def _loaded(kind: Any, checkpoint: Path, **options: Any) -> Any:
     single = checkpoint.suffix == ".gguf"
     file = {"gguf_file": checkpoint.name} if single else {}
-    try:
+    with loading("transformers", checkpoint):
         return kind.from_pretrained(
             str(checkpoint.parent if single else checkpoint),
             local_files_only=True,
             **file,
             **options,
         )
-    except Exception as error:  # whatever the files hold makes the library raise whatever
-        raise UsageError(
-            f"--engine transformers: checkpoint {checkpoint}: {one_line(describe_error(error))}"
-        ) from None
 
 
 def _prepare() -> None:
