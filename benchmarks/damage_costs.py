@@ -35,8 +35,12 @@ from cachewitness.parity.scores import tasks
 
 TITLE = "## What damage costs"
 LIMIT = 16
-LLAMA_CPP, TRANSFORMERS = "llama.cpp", "transformers"
-PLANS = {LLAMA_CPP: Plan(positions=5, noise=4), TRANSFORMERS: Plan(positions=2, noise=1)}
+LLAMA_CPP, TRANSFORMERS, OPENVINO = "llama.cpp", "transformers", "OpenVINO GenAI"
+PLANS = {
+    LLAMA_CPP: Plan(positions=5, noise=4),
+    TRANSFORMERS: Plan(positions=2, noise=1),
+    OPENVINO: Plan(positions=2, noise=1),
+}
 """What is compared: every token of an answer but the first, where there is no noise."""
 SERVER, PROXY = "pretrained_server.py", "prefix_fault_proxy.py"
 COMPARED = {
@@ -209,7 +213,17 @@ def of_transformers(bench: Bench, model: Path) -> Iterator[Row]:
         yield bench.row(TRANSFORMERS, damage, HIT, partial(library.opened, damage), cold)
 
 
-ENGINES = {LLAMA_CPP: of_llama_cpp, TRANSFORMERS: of_transformers}
+def of_openvino(bench: Bench, model: Path) -> Iterator[Row]:
+    """Yield the rows of OpenVINO GenAI, on the folder that lies beside the file."""
+    from benchmarks.damage_costs_openvino import NAMES, OpenVino
+
+    library = OpenVino(model.with_name(f"{model.stem}-openvino"))
+    cold = bench.cold(OPENVINO, library.cold)
+    for damage in NAMES:
+        yield bench.row(OPENVINO, damage, HIT, partial(library.opened, damage), cold)
+
+
+ENGINES = {LLAMA_CPP: of_llama_cpp, TRANSFORMERS: of_transformers, OPENVINO: of_openvino}
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ mutants  every seeded fault, hunted anew                                       c
 vllm   two real releases, and faults patched into them                        ci/stage_vllm.sh
 lmcache  the installed LMCache, and faults patched into it                     ci/stage_lmcache.sh
 llama  the real llama.cpp's server on tiny hybrid models                       ci/stage_llama_cpp.sh
-likelihood  likelihoods of a real pretrained hybrid on three engines           ci/stage_likelihood.sh
+likelihood  likelihoods of a real pretrained hybrid on four engines            ci/stage_likelihood.sh
 openvino  the real OpenVINO GenAI on tiny hybrid models                        ci/stage_openvino.sh
 transformers  the installed transformers on tiny hybrid models                 ci/stage_transformers.sh
 mlx    the installed mlx-lm on tiny hybrid models                             ci/stage_mlx.sh

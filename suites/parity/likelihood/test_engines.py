@@ -139,6 +139,26 @@ def test_an_engine_without_salts_is_asked_cold_without_its_cache(
     assert cold.steps == first.steps != again.steps
 
 
+def test_without_salts_every_noisy_position_counts(
+    plug: Callable[[type[Any]], EngineSpec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the first position of a question leaves would be restored by its second one, at which
+    the noise is measured. The first question is also what shows how to ask cold.
+    """
+
+    class Unsalted(Rounding):
+        def describe(self) -> Any:
+            header = super().describe()
+            header.capabilities.remove("salt")
+            return header
+
+    plug(Unsalted)
+    code, out, err = score(capsys, "--engine", "sample", *FEW, "--json")
+    (judged,) = json.loads(out)["judged"]
+    assert code in (0, 2) and judged["counted"] > 16, err
+    assert judged["questions"] == 15
+
+
 def test_what_an_engine_chooses_is_all_that_is_compared(
     plug: Callable[[type[Any]], EngineSpec],
 ) -> None:

@@ -81,14 +81,6 @@ def test_its_tokenizer_makes_tokens_of_a_text() -> None:
     assert tokens(exported("llama"))("ba ab") == [65, 64, 220, 64, 65]
 
 
-@installed
-def test_another_model_is_no_control_of_a_checkpoint() -> None:
-    controls = engine("").kind.controls
-    assert controls is not None
-    assert [*controls.beside({})] == ["uncached", "attention-only"]
-    assert [*controls.beside({"checkpoint": "DIR"})] == ["uncached"]
-
-
 def _without(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
