@@ -45,12 +45,12 @@ def _window(tensor: Any, own: Sequence[int], other: Sequence[int]) -> None:
 
 
 DAMAGES: Mapping[str, Damage] = {
-    "one token lost": _token,
-    "a block of 32 tokens of another prefix": _block,
-    "the last two blocks, two blocks stale": last_ones_stale,
-    "two blocks of the window lost": some_lost,
-    "the last 512 tokens of another prefix": _window,
     "another prefix": another_prompts,
+    "two blocks of the window lost": some_lost,
+    "the last two blocks, two blocks stale": last_ones_stale,
+    "a block of 32 tokens of another prefix": _block,
+    "one token lost": _token,
+    "the last 512 tokens of another prefix": _window,
 }
 
 
@@ -92,4 +92,4 @@ class OpenVino:
             pipeline.FLOAT32[KEPT_IN] = usual
 
 
-NAMES: Sequence[str] = ("none", *TYPES, *DAMAGES)
+NAMES: Sequence[str] = (*DAMAGES, "none", *TYPES)

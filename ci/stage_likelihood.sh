@@ -139,7 +139,7 @@ for what in "$@"; do
         expect "$what" "0 2" "$code"
         ;;
     openvino-*)
-        score --engine "openvino-genai:checkpoint=$exported,mutant=${faults[$what]}" "${few[@]}" --limit 8 || code=$?
+        score --engine "openvino-genai:checkpoint=$exported,mutant=${faults[$what]}" "${few[@]}" || code=$?
         expect "$what" 1 "$code"
         ;;
     *) # a stale window is 1.8 times the noise: 16 questions do not surely see it, 32 do

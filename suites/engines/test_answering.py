@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,3 +73,16 @@ def test_a_twin_is_closed_before_its_process_ends() -> None:
         [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.stderr, ran.stdout.split()) == ("", ["Open", "Close"])
+
+
+def test_what_a_library_says_of_a_checkpoint_is_one_line() -> None:
+    """The first line of its message may be a place in its own source."""
+    with (
+        pytest.raises(UsageError) as refused,
+        answering.loading("named", Path("folder")),
+    ):
+        raise RuntimeError("Exception from core.cpp:84:\nCheck failed:\n  no weights\n")
+    assert str(refused.value) == (
+        "--engine named: checkpoint folder: RuntimeError: Exception from core.cpp:84: Check failed:"
+        " no weights"
+    )

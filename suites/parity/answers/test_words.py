@@ -60,7 +60,7 @@ def by_word(_: Mapping[str, str]) -> Callable[[str], list[int]]:
 
 def test_a_run_asks_the_text_of_a_checkpoint() -> None:
     """Every 16 tokens of its prompts lie together in the problems' contexts."""
-    words = words_of(spec(by_word))
+    words = words_of(spec(by_word), VOCABULARY)
     header = write(configurations()[0].shape("answers"), "idle", 0).header
     trace = Trace(header, list[Op]([Submit("a", "doc:40", generate=2), Finish("a")]))
     result = runs(trace, spec(by_word))
@@ -73,7 +73,13 @@ def test_without_a_tokenizer_ids_are_asked() -> None:
     def none(_: Mapping[str, str]) -> Callable[[str], list[int]]:
         raise UsageError("no tokenizer")
 
-    assert words_of(spec(none)) == () and words_of(parse("sample")) == ()
+    assert words_of(spec(none), VOCABULARY) == () == words_of(parse("sample"), VOCABULARY)
+
+
+def test_tokens_that_say_nothing_are_not_asked() -> None:
+    """A tokenizer that knows no word, and one of a larger model."""
+    assert words_of(spec(lambda options: lambda text: [3] * len(text)), VOCABULARY) == ()
+    assert words_of(spec(by_word), VOCABULARY - 10) == ()
 
 
 def test_another_model_is_no_control_of_a_checkpoint() -> None:

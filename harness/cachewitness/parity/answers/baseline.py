@@ -28,10 +28,9 @@ from cachewitness.core.events import Answer, Cold, Finished, Header, Resumed, Su
 from cachewitness.core.intake import AnswerIntake, BadEvents, taken_in
 from cachewitness.core.trace_format import Finish, Submit, TraceHeader
 from cachewitness.engines.registry import EngineSpec
-from cachewitness.parity.answers.words import words_of
+from cachewitness.parity.answers.words import spelling_of
 from cachewitness.workloads.avoided import CHUNK, ROOMY
 from cachewitness.workloads.scenarios.shape import Shape
-from cachewitness.workloads.spelling import Spelling
 
 KEPT = 6
 """Baselines that are kept at once."""
@@ -219,7 +218,7 @@ class Baseline:
     def _texts(self, name: str, *lengths: int) -> list[list[int]]:
         answering = self._header.rules.answering
         assert answering is not None
-        spelling = Spelling(answering.vocabulary, answering.texts, words_of(self._spec))
+        spelling = spelling_of(self._spec, answering)
         asked = [max(length, answering.shortest) for length in lengths]
         return [spelling.tokens(f"{name}{length}:{length}", (), {}) or [] for length in asked]
 

@@ -38,8 +38,8 @@ from cachewitness.parity.answers.baseline import (
     drop,
     refuses_alone,
 )
-from cachewitness.parity.answers.words import words_of
-from cachewitness.workloads.spelling import Spelling, continues
+from cachewitness.parity.answers.words import spelling_of
+from cachewitness.workloads.spelling import continues
 
 
 def answered(
@@ -96,7 +96,7 @@ class _Talk:
                 " level"
             )
         self._intake = intake
-        self._spelling = Spelling(answering.vocabulary, answering.texts, words_of(spec))
+        self._spelling = spelling_of(spec, answering)
         self._asked: dict[str, Submitted] = {}
         self._answers: dict[str, Answer] = {}
         self._later: list[Callable[[], bool]] = []

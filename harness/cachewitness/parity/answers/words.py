@@ -10,19 +10,33 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from cachewitness._util.errors import UsageError
+from cachewitness.core.events import Answering
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.toy.problems.fixture import load
+from cachewitness.workloads.spelling import Spelling
+
+VARIED = 40
+"""A tokenizer that makes fewer different tokens of the text knows none of it, as one that a library
+makes up does where a folder has none."""
 
 
-def words_of(spec: EngineSpec) -> Sequence[int]:
-    """Return a text in the tokens of an engine's checkpoint; nothing of an engine without one, or
-    without a tokenizer here.
+def spelling_of(spec: EngineSpec, answering: Answering) -> Spelling:
+    """Return what spells the prompts of an engine that declares `answering`."""
+    words = words_of(spec, answering.vocabulary)
+    return Spelling(answering.vocabulary, answering.texts, words)
+
+
+def words_of(spec: EngineSpec, vocabulary: int) -> Sequence[int]:
+    """Return a text in the tokens of an engine's checkpoint, which are less than `vocabulary`;
+    nothing of an engine without one, or without a tokenizer here.
     """
     level = spec.kind.answers_level
     checkpoint = spec.options.get("checkpoint")
     if level is None or level.texts is None or not checkpoint:
         return ()
-    return _spoken(level.texts.tokens, checkpoint)
+    found = _spoken(level.texts.tokens, checkpoint)
+    fits = len({*found}) >= VARIED and max(found) < vocabulary
+    return found if fits else ()
 
 
 @lru_cache(maxsize=2)
