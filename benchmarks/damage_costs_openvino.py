@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import parse
 from cachewitness.parity.likelihood.asking import Subject
 from cachewitness.parity.likelihood.of_engine import EngineServed
@@ -55,7 +56,9 @@ DAMAGES: Mapping[str, Damage] = {
 
 
 class OpenVino:
-    """The engine over an exported folder, opened anew for each damage."""
+    """The engine over an exported folder, opened anew for each damage; one at a time is in this
+    process, since that is where its blocks are looked for.
+    """
 
     def __init__(self, checkpoint: Path) -> None:
         self._spec = parse(f"openvino-genai:checkpoint={checkpoint}")
@@ -64,11 +67,12 @@ class OpenVino:
         assert level.texts is not None
         self._uncached = level.uncached
         self._configuration = level.texts.configuration
+        self._here: EngineServed | None = None
         self._tokens = level.texts.tokens(self._spec.options)
 
     def cold(self) -> Subject:
         """Return the engine without its cache."""
-        spec = self._spec.variant(self._uncached)
+        spec = self._spec.variant(self._uncached).isolated(Isolation())
         return EngineServed(spec, self._configuration, self._tokens)
 
     def opened(self, damage: str) -> Subject:
@@ -80,8 +84,12 @@ class OpenVino:
                 resumed_from(engine, DAMAGES[damage])
             return engine
 
+        if self._here is not None:
+            self._here.close()
         kind: Any = replace(self._spec.kind, open=open_damaged)
-        return EngineServed(replace(self._spec, kind=kind), self._configuration, self._tokens)
+        spec = replace(self._spec, kind=kind)
+        self._here = EngineServed(spec, self._configuration, self._tokens)
+        return self._here
 
     def _typed(self, kept_in: str, header: Any, options: Mapping[str, str]) -> Any:
         usual = pipeline.FLOAT32[KEPT_IN]

@@ -20,6 +20,7 @@ from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.openvino_genai.kind import MODELS, configurations
+from cachewitness.systems.openvino_genai.settings import KV_BLOCK
 from cachewitness.workloads.answer_stories import write
 from cachewitness.workloads.avoided import ROOMY
 from cachewitness_faults.openvino_genai.block_faults import FAULTS
@@ -124,3 +125,30 @@ def tokens(folder: Path) -> Callable[[str], list[int]]:
     level: Any = parse("openvino-genai").kind.answers_level
     made: Callable[[str], list[int]] = level.texts.tokens({"checkpoint": str(folder)})
     return made
+
+
+@installed
+def test_what_costs_are_measured_of_damages_what_its_name_says() -> None:
+    """Blocks 0 to 19 are a request's and 20 to 39 another prompt's; each holds its number."""
+    import numpy as np
+
+    from benchmarks.damage_costs_openvino import DAMAGES
+
+    own, other = [*range(20)], [*range(20, 40)]
+    expected: dict[str, dict[int, int]] = {
+        "another prefix": dict(zip(own, other, strict=True)),
+        "the last 512 tokens of another prefix": {block: block + 20 for block in range(4, 20)},
+        "a block of 32 tokens of another prefix": {19: 39},
+        "the last two blocks, two blocks stale": {18: 16, 19: 17},
+        "two blocks of the window lost": {12: 0, 13: 0},
+        "one token lost": {},
+    }
+    assert {*expected} == {*DAMAGES}
+    for name, changed in expected.items():
+        tensor = np.repeat(np.arange(40, dtype=np.uint8)[:, None], KV_BLOCK * 4, axis=1)
+        DAMAGES[name](tensor, own, other)
+        assert [*tensor[:, 0]] == [changed.get(block, block) for block in range(40)], name
+        assert [*tensor[:, -1]] == [
+            0 if (name, block) == ("one token lost", 19) else changed.get(block, block)
+            for block in range(40)
+        ]
