@@ -8,8 +8,8 @@ Each damage is measured as `score --likelihood` measures a cache, by the same qu
 by the same code, over all questions and over the first ones. Cold answers are asked once for an
 engine. All answers are kept in FOLDER, and what is there is not asked again.
 
-Needs what `ci/stage_likelihood.sh` installs: `xllamacpp`, and for transformers `torch`, `gguf` and
-`accelerate`.
+Needs what `ci/stage_likelihood.sh` installs: `xllamacpp`, for transformers `torch`, `gguf` and
+`accelerate`, for OpenVINO GenAI its three packages.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def section(rows: Sequence[Row], limit: int) -> str:
         "|---|---|--:|--:|--:|--:|--:|---|",
     ]
     table = "\n".join([*head, *map(_line, rows)])
-    intro = _HEAD.format(limit=limit, plans=" and ".join(map(_plan, PLANS)))
+    intro = _HEAD.format(limit=limit, plans="; ".join(map(_plan, PLANS)))
     return pages.flowed("\n\n".join([TITLE, intro, table, _READ, _unseen(rows)]))
 
 
@@ -247,14 +247,16 @@ docs/results/score.md` writes this section: one run of each, judged by the code 
 run. On **llama.cpp**'s server, with one thread and one slot, other types of keys and values are
 another server, compared with f16 (`--against`); the other faults are other tokens in the prefix of
 a request that may hit, which a proxy sends. **transformers** computes the same weights in float32,
-and what a hit restores is itself damaged, in all layers or in those with windows. Change, noise and
-cost are in nats a token, *perplexity* is what the cost multiplies it by (e to the cost), and *fails
+and what a hit restores is itself damaged, in all layers or in those with windows. In **OpenVINO
+GenAI**, in float32 too, the blocks of 32 tokens that a hit restores are overwritten in all layers, or
+the pool keeps them in another type; its folder is the one that `ci/stage_likelihood.sh` exports
+beside the file. Change, noise and cost are in nats a token, *perplexity* is what the cost multiplies it by (e to the cost), and *fails
 from* is the fewest of these questions, one behind each prefix first, from which on the verdict is a
 failure."""
 _READ = """A change that is larger than the noise has to be so behind several prefixes, six as a
 rule, before it fails, unless it is larger than the margin where there is no noise: in transformers
-cold runs agree but for rounding, so that a change beyond 0.01 nats fails from the first question
-on, and a smaller one is unknown. transformers tells the logarithm of the token that it chose alone,
+and OpenVINO GenAI cold runs agree but for rounding, so that a change beyond 0.01 nats fails from the first question
+on, and a smaller one is unknown. Both tell the logarithm of the token that they chose alone,
 which moves less than the twenty best that llama.cpp tells: compare the rows of one engine."""
 
 

@@ -100,4 +100,4 @@ class OpenVino:
             pipeline.FLOAT32[KEPT_IN] = usual
 
 
-NAMES: Sequence[str] = (*DAMAGES, "none", *TYPES)
+NAMES: Sequence[str] = ("none", *DAMAGES, *TYPES)
