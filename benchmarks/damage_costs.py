@@ -248,16 +248,17 @@ run. On **llama.cpp**'s server, with one thread and one slot, other types of key
 another server, compared with f16 (`--against`); the other faults are other tokens in the prefix of
 a request that may hit, which a proxy sends. **transformers** computes the same weights in float32,
 and what a hit restores is itself damaged, in all layers or in those with windows. In **OpenVINO
-GenAI**, in float32 too, the blocks of 32 tokens that a hit restores are overwritten in all layers, or
-the pool keeps them in another type; its folder is the one that `ci/stage_likelihood.sh` exports
-beside the file. Change, noise and cost are in nats a token, *perplexity* is what the cost multiplies it by (e to the cost), and *fails
-from* is the fewest of these questions, one behind each prefix first, from which on the verdict is a
-failure."""
+GenAI**, in float32 too, the blocks of 32 tokens that a hit restores are overwritten in all layers,
+or the pool keeps them in another type; its folder is the one that `ci/stage_likelihood.sh` exports
+beside the file. Change, noise and cost are in nats a token, *perplexity* is what the cost
+multiplies it by (e to the cost), and *fails from* is the fewest of these questions, one behind each
+prefix first, from which on the verdict is a failure."""
 _READ = """A change that is larger than the noise has to be so behind several prefixes, six as a
 rule, before it fails, unless it is larger than the margin where there is no noise: in transformers
-and OpenVINO GenAI cold runs agree but for rounding, so that a change beyond 0.01 nats fails from the first question
-on, and a smaller one is unknown. Both tell the logarithm of the token that they chose alone,
-which moves less than the twenty best that llama.cpp tells: compare the rows of one engine."""
+and OpenVINO GenAI cold runs agree but for rounding, so that a change beyond 0.01 nats fails from
+the first question on, and a smaller one is unknown. Both tell the logarithm of the token that they
+chose alone, which moves less than the twenty best that llama.cpp tells: compare the rows of one
+engine."""
 
 
 def _plan(engine: str) -> str:

@@ -134,7 +134,8 @@ def test_what_costs_are_measured_of_damages_what_its_name_says() -> None:
 
     from benchmarks.damage_costs_openvino import DAMAGES
 
-    own, other = [*range(20)], [*range(20, 40)]
+    own = [*range(20)]
+    other = [*range(20, 40)]
     expected: dict[str, dict[int, int]] = {
         "another prefix": dict(zip(own, other, strict=True)),
         "the last 512 tokens of another prefix": {block: block + 20 for block in range(4, 20)},
