@@ -267,9 +267,12 @@ def plan_of(
     from cachewitness.sessions.fuzz.trial import Plan
     from cachewitness.workloads.configurations import SCHEDULER_OPTIONS
 
-    chosen = options_of(options)
+    asked = options_of(options)
+    drawing = spec.kind.drawing
+    own = drawing.own(asked, spec.options) if drawing else ()
+    chosen = {name: value for name, value in asked.items() if name not in own}
     levels = levels_of(spec, policy)
-    if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
+    if own or any(chosen.get(name) for name in SCHEDULER_OPTIONS):
         levels = tuple(level for level in levels if level == "scheduler")
     if not levels:
         raise UsageError(
@@ -288,6 +291,7 @@ def plan_of(
         historic=not spec.kind.replays,
         whole=spec.own_layouts,
         accepts=spec.kind.accepts,
+        own={name: asked[name] for name in own},
     )
     return Plan(policy, levels, chosen_of, seed)
 

@@ -14,6 +14,7 @@ from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.export import Exporter
 from cachewitness.engines.known_findings import KnownFindings
 from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_drawing import OwnDrawing
 from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.second_tier import SecondTier
 from cachewitness.engines.written_for import WrittenFor
@@ -60,6 +61,8 @@ class EngineKind:
     answers: Answers | None = None
     configurations: OwnConfigurations | None = None
     """The configurations that are its own; None: it runs on the policy's."""
+    drawing: OwnDrawing | None = None
+    """What a fuzzer draws for it alone; None: what it draws for the policy."""
     accepts: Accepts | None = None
     """Which of the policy's configurations it takes, so that only such are tried; None: it says
     nothing, and what it refuses is listed as not run."""

@@ -17,6 +17,7 @@ import msgspec
 from cachewitness._util.lines import beginning, printable
 from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import (
+    BEYOND_ANSWER,
     EARLY_COPY,
     FAILED_LOAD,
     HELD_BY_WAITING,
@@ -166,6 +167,10 @@ _SHOWN = {
     KEPT_HASH: (
         "the page has the key of a block that the last token of a session's answer had completed,"
         " and the session went on without that token"
+    ),
+    BEYOND_ANSWER: (
+        "a step in flight computed the last token of a session's answer when that was over, and the"
+        " session goes on without the token"
     ),
     INSIDE_BLOCK: "the request that computed it had been resumed inside a block of attention",
     NOT_RUN: "its request did not run in the step that was to write it",

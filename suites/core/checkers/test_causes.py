@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from cachewitness.core.checkers.finding import (
+    BEYOND_ANSWER,
     EARLY_COPY,
     HELD_BY_WAITING,
     INSIDE_BLOCK,
@@ -15,6 +17,7 @@ from cachewitness.core.checkers.finding import (
     OPEN_CHUNK,
 )
 from cachewitness.core.driving import check
+from cachewitness.core.events import Accept, Extended, Paused, Publish, Read, Run, StepBegin
 from cachewitness.core.ledger.records import RUN_PAST
 from cachewitness.report.counterexample import headline
 from cachewitness.workloads.notation import parse
@@ -272,3 +275,58 @@ def test_a_block_keeps_its_key_that_the_dropped_token_of_an_answer_had_completed
     assert causes(text, "aliased-write") == [("aliased-write", cause)]
     read = text + "step 4: b 8..9 | 1 2 3\n"
     assert causes(read, "stale-hit") == [("stale-hit", cause)]
+
+
+GOES_ON = """pool 0: 8 pages, null 0
+group 0: recurrent block 4
+rules: alignment 4
+submit a x:2 session=yes
+hit a 0
+acquire a | 1 2
+step 1: a 0..2 | 1
+accept a 3 @a:1
+"""
+"""The answer of a session is over with its third token."""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "begin 2: a 2..3 | 1\npause a\nend 2\nextend a 2 v:3\nstep 3: a 2..4 | 1\n",
+            [("state-position-skew", BEYOND_ANSWER)],
+        ),
+        ("begin 2: a 2..3 | 1\npause a\nend 2\nextend a 3 v:3\nstep 3: a 3..4 | 1\n", []),
+        ("pause a\nextend a 2 v:3\nstep 2: a 2..4 | 1\n", []),
+    ],
+    ids=["it has seen the dropped token", "no token is dropped", "no step was in flight"],
+)
+def test_a_session_s_state_that_a_step_in_flight_advanced_over_its_answer_s_last_token(
+    text: str, found: list[tuple[str, str]]
+) -> None:
+    assert causes(GOES_ON + text) == found
+
+
+@pytest.mark.parametrize(
+    ("again", "found"), [(False, []), (True, ["state-position-skew"])], ids=["others", "the same"]
+)
+def test_what_a_step_behind_an_answer_reads_is_nobody_s_where_the_session_has_other_tokens(
+    again: bool, found: list[str]
+) -> None:
+    """Such a step is judged by keys of what it makes. Those of a session that went on name what
+    that has instead, unless its input begins with the dropped token.
+    """
+    history = parse(GOES_ON)
+    answered = history.events[-1]
+    assert isinstance(answered, Accept)
+    tokens = [*(answered.tokens if again else [7]), 8, 9]
+    history.events += [
+        StepBegin(step=2, runs=[Run("a", 3, 4, [[1]])]),
+        Paused(r="a", step=2),
+        Extended(r="a", keep=2, tokens=tokens, step=2),
+        Publish(group=0, page=2, r="a", length=4, step=3),
+        StepBegin(step=3, runs=[Run("a", 2, 5, [[1, 2]])]),
+        Read(pool=0, group=0, pages=[1], r="a", start=0, stop=3, step=2),
+    ]
+    history.events = [replace(event, seq=seq) for seq, event in enumerate(history.events)]
+    assert [one.anomaly for one in check(history).findings] == found

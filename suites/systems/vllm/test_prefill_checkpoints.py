@@ -69,6 +69,8 @@ def test_what_a_batch_takes_back_before_it_tells_it_stays() -> None:
         assert net(events) == events
     other = BlockRemoved(group_idx=0, block_hashes=["a"])
     assert net([stored("a"), other]) == [stored("a"), other]
+    of_a_connector = BlockRemoved(group_idx=1, block_hashes=["a"], medium="CPU")
+    assert net([stored("a"), of_a_connector]) == [stored("a"), of_a_connector]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.difference import difference
 from cachewitness.core.checkers.finding import (
+    BEYOND_ANSWER,
     EARLY_COPY,
     FAILED_LOAD,
     KEPT_HASH,
@@ -94,6 +95,8 @@ class _Case:
             return cause
         if keeps_hash(self.ledger, record, self.request):
             return KEPT_HASH
+        if self._advanced_beyond_answer(record):
+            return BEYOND_ANSWER
         return OPEN_CHUNK if self._begun_inside(record) else ""
 
     def _computes_again(self) -> bool:
@@ -104,6 +107,18 @@ class _Case:
             self.group.kind == "sliding"
             and self.request.load_failed
             and self.read.start + self.group.window - 1 < self.request.resume
+        )
+
+    def _advanced_beyond_answer(self, record: PageRecord) -> bool:
+        """Whether a session goes on from its state where the last token of its answer was, and the
+        state has seen that token.
+        """
+        dropped = self.request.dropped.get(self.stop, UNKNOWN)
+        return (
+            record.state
+            and record.group == self.group.id
+            and record.stop > self.stop
+            and UNKNOWN != dropped == self.ledger.trie.ancestor(record.node, self.stop + 1)
         )
 
     def _begun_inside(self, record: PageRecord) -> bool:

@@ -32,13 +32,16 @@ no room, and a queue in order stands still behind it."""
 KEPT_HASH = "kept-hash"
 """The cause of what is written over, or read, under the key of a block that the last token of a
 session's answer had completed: the session went on without that token."""
+BEYOND_ANSWER = "beyond-answer"
+"""The cause of a session's state that has seen the last token of its answer, without which the
+session goes on: a step in flight computed that token when the answer was over."""
 INSIDE_BLOCK = "inside-block"
 """The cause of a prefix that is not kept: the request that computed it had been resumed inside a
 block of attention."""
 CAUSES = (
     *(EARLY_COPY, OFF_GRID, LEFT_WINDOW, DROPPED_TOKENS, OPEN_CHUNK),
     *(ROUNDED_UP, GIVEN_BACK, OFFERED_AGAIN, FAILED_LOAD, HELD_BY_WAITING, NOT_RUN, RUN_PAST),
-    *(KEPT_HASH, INSIDE_BLOCK),
+    *(KEPT_HASH, INSIDE_BLOCK, BEYOND_ANSWER),
 )
 
 

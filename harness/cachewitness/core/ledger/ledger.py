@@ -205,7 +205,7 @@ class Ledger:
 
     def _before_lost_read(self, read: Read) -> BeforeRead:
         """Look at what a run reads that its request did not outlive, if a key stays of what it
-        or a later run then writes.
+        or a later run then writes. A session goes on with other tokens than such a run has.
         """
         key = self.keys.awaiting(read.r, read.step)
         if key is None:
@@ -213,6 +213,10 @@ class Ledger:
         group = read.group
         length = min(read.stop, key.length)
         node = self.trie.ancestor(key.node, length)
+        own = self.requests.draft_prefixes.get((read.step, read.r))
+        known = min(length, len(own) - 1) if own else 0
+        if own and self.trie.ancestor(node, known) != own[known]:
+            return SOUND_READ
         since = self.requests.ended_in_flight[read.step, read.r]
         records = self._pool_of[group]
         contents = self.contents

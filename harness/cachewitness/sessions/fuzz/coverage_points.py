@@ -120,6 +120,7 @@ VERSIONS = {
         "a request had the one image of another request at a place a token further or before"
     ),
     "image exchanged": "a request had the images of another but for one content",
+    "image sent again": "a request had an image of a content that an earlier one had",
     "gallery": "forty images of one length were in the prompts of a trace",
     "image ends on a boundary": "multimodal content ended on a block boundary",
     "reset": "the keys of the device were forgotten",
@@ -151,6 +152,9 @@ DRAFTS = {
     "drafts stood over a boundary": "accepted drafts passed a block boundary",
     "step beside one in flight": "a step was scheduled before the last one had ended",
     "step beside two in flight": "a step was scheduled before the last two had ended",
+    "nobody ran beside a step in flight": (
+        "a step ran nobody while one before it had not ended, and somebody was there"
+    ),
 }
 TRANSFERS = {
     "tier evicted beside a load": (
@@ -159,6 +163,9 @@ TRANSFERS = {
     "load took steps": "a copy from another tier ended in a later step than it began",
     "store took steps": "a copy to another tier ended in a later step than it began",
     "load failed": "a copy from another tier failed",
+    "load failed in part": (
+        "of what was copied from another tier for a request some came and some did not"
+    ),
     "store failed": "a copy to another tier failed",
     "ran beside a load": "somebody ran while a page of the device was filled from another tier",
     "hit after a failed load": "a request found something cached after a load of it had failed",
@@ -172,6 +179,39 @@ TRANSFERS = {
         "a tier was to be reset while a copy from or to another tier was under way"
     ),
 }
+SPECIAL = {
+    "overtaken by priority": (
+        "a request was admitted before one that had come earlier and has a larger priority"
+    ),
+    "preempted below a priority": (
+        "the engine preempted a request while one of a smaller priority was there"
+    ),
+    "overtaken while a grammar was compiled": (
+        "a request was admitted before one that had come earlier and has a grammar"
+    ),
+    "overtaken beside another adapter": (
+        "a request was admitted before one that had come earlier and has another adapter"
+    ),
+    "adapters in one step": "a step ran requests of two adapters or more",
+    "chunk ended before an image": (
+        "a chunk of a prompt ended where an image begins, as if the encoder had no room for it"
+    ),
+    "session went on": "a session whose answer was over got more input",
+    "session went on beside a step in flight": "it did so while a step had not ended",
+    "session preempted while it waits": "a session lost its pages while it waited for input",
+    "log-probabilities of a prompt": "a request asked for log-probabilities of its prompt",
+    "log-probabilities of what is cached": (
+        "it was computed from its first token on, and its first block was cached"
+    ),
+    "state saved within a chunk": "a recurrent state was kept before its chunk ended",
+    "answer beyond its window": "an answer was longer than the window that its group has over it",
+    "hit over chunked attention": "a hit over a group of chunked attention",
+    "drafts beside a step in flight": (
+        "a step with drafts was scheduled before the last one had ended"
+    ),
+}
+"""What engines reach for which more is drawn than for their policy
+(`cachewitness.engines.own_drawing`)."""
 AREAS: dict[str, dict[str, str]] = {
     "look-up": LOOKUP,
     "publication": PUBLICATION,
@@ -180,7 +220,16 @@ AREAS: dict[str, dict[str, str]] = {
     "identity and versions": VERSIONS,
     "drafts and steps in flight": DRAFTS,
     "transfers": TRANSFERS,
+    "special requests": SPECIAL,
 }
 """Marks and what they mean, by area."""
+
+
+def drawn(*, own: bool) -> dict[str, dict[str, str]]:
+    """Return the areas of which something is drawn: those of special requests for an engine with a
+    drawing of its `own` alone.
+    """
+    return {name: area for name, area in AREAS.items() if own or area is not SPECIAL}
+
 
 ALL: dict[str, str] = {name: meaning for area in AREAS.values() for name, meaning in area.items()}

@@ -8,13 +8,15 @@ An engine may say what it takes (`cachewitness.engines.accepts.Accepts`): then t
 within that, and options that it does not take are left out.
 
 An option that the policy refuses beside those drawn before is left out, so the policy's own checks
-decide which options go together, and the rules are not repeated here.
+decide which options go together, and the rules are not repeated here. What an engine has and its
+policy's reference has not is drawn last, as the engine says
+(`cachewitness.engines.own_drawing.OwnDrawing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import lcm
 from typing import Any
 
@@ -22,6 +24,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import Layout, Level, TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.engines.accepts import DEFAULT_KINDS, GROUPS_MAX, Accepts, group_of, layout_of
+from cachewitness.engines.registry import EngineSpec
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.source import Source
 
@@ -37,7 +40,7 @@ Options = dict[str, Any]
 @dataclass(frozen=True)
 class Restriction:
     """What the user chose, so that it is not drawn: `layouts` (any of them), `options` (all of
-    them).
+    them), `own` (options that the engine has and its policy has not).
 
     `historic`: releases of the policy's system may be drawn too; the installed engine is of one
     release and cannot follow. `whole`: the engine has these layouts with these options, and no
@@ -49,10 +52,18 @@ class Restriction:
     historic: bool = True
     whole: bool = False
     accepts: Accepts | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
 
 
-def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Configuration:
-    """Draw a configuration that the policy accepts at a level.
+def draw(
+    source: Source,
+    policy: str,
+    level: Level,
+    chosen: Restriction,
+    engine: EngineSpec | None = None,
+) -> Configuration:
+    """Draw a configuration that the policy accepts at a level, and for an engine what it alone
+    has; None: for the policy's reference.
 
     Raises UsageError if the policy refuses what the user chose.
     """
@@ -82,7 +93,29 @@ def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Conf
         taken = accepts is None or all(accepts.takes(*option) for option in bundle.items())
         if taken and not bundle.keys() & configuration.options.keys():
             configuration = _with(configuration, bundle, level)
-    return configuration
+    return (
+        configuration
+        if engine is None
+        else _of_engine(source, configuration, level, chosen, engine)
+    )
+
+
+def _of_engine(
+    source: Source,
+    configuration: Configuration,
+    level: Level,
+    chosen: Restriction,
+    engine: EngineSpec,
+) -> Configuration:
+    """Return a configuration of the policy with what is drawn for an engine, and with the user's
+    options that only the engine knows.
+    """
+    configuration = replace(configuration, options={**configuration.options, **chosen.own})
+    drawing = engine.kind.drawing
+    if drawing is None or chosen.whole:
+        return configuration
+    fixed = {*chosen.options, *chosen.own, *(["layout"] if chosen.layouts else [])}
+    return drawing.draw(source, configuration, level, engine.options, fixed)
 
 
 def _layout_within(source: Source, accepts: Accepts) -> Layout:

@@ -23,6 +23,8 @@ class NearPairs:
         self._late: deque[Submitted] = deque(maxlen=COMPARED)
         self._adapters: set[str] = set()
         self._contents: dict[int, set[str]] = {}
+        self._seen: set[str] = set()
+        """The contents of the images of all who came."""
 
     def marks(self, event: Submitted) -> Iterator[str]:
         """Yield the marks that a request reaches, and remember it."""
@@ -32,6 +34,9 @@ class NearPairs:
             self._adapters.add(event.adapter)
         if len(event.media) > 2:
             yield "several images"
+        if any(item.hash in self._seen for item in event.media):
+            yield "image sent again"
+        self._seen.update(item.hash for item in event.media)
         for item in event.media:
             contents = self._contents.setdefault(item.length, set())
             contents.add(item.hash)

@@ -68,7 +68,9 @@ def print_campaign(
     for failure in failures:
         terminal.print_witness(failure, stored.get(failure.id), out)
     terminal.print_tallies(report.tallies(), out, folded=bool(failures))
-    _print_marks(campaign.marks, out)
+    _print_marks(
+        campaign.marks, coverage_points.drawn(own=campaign.engine.kind.drawing is not None), out
+    )
     refused = [entry for entry in report.not_run if entry.what == CONFIGURATIONS]
     drawn = campaign.traces + sum(entry.count for entry in refused)
     terminal.print_section(
@@ -233,15 +235,16 @@ def command(
     return " ".join(words + ([] if beside else ["--no-lockstep"]))
 
 
-def _print_marks(seen: Counter[str], out: Console) -> None:
-    reached = sum(1 for name in coverage_points.ALL if seen[name])
-    _print(f"marks: {reached} of {len(coverage_points.ALL)} reached", out, "bold")
-    for area, names in coverage_points.AREAS.items():
+def _print_marks(seen: Counter[str], areas: Mapping[str, Mapping[str, str]], out: Console) -> None:
+    meanings = {name: meaning for area in areas.values() for name, meaning in area.items()}
+    reached = sum(1 for name in meanings if seen[name])
+    _print(f"marks: {reached} of {len(meanings)} reached", out, "bold")
+    for area, names in areas.items():
         counted = ", ".join(f"{name} {seen[name]:,}" for name in names if seen[name])
         terminal.print_lines(wrapped(f"{area}: {counted or 'none'}", "  "), out)
     out.print()
-    never = [name for name in coverage_points.ALL if not seen[name]]
-    meant = [f"{name}: {coverage_points.ALL[name]}" for name in never]
+    never = [name for name in meanings if not seen[name]]
+    meant = [f"{name}: {meanings[name]}" for name in never]
     terminal.print_section(
         "never reached", meant if len(never) <= EXPLAINED_MAX else [", ".join(never)], out
     )

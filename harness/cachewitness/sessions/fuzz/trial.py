@@ -51,21 +51,24 @@ class Plan:
     stream: str = "campaign"
     galleries: int = 1
 
-    def draw(self, number: int) -> tuple[Configuration, Trace]:
-        """Return configuration and trace number so many.
+    def draw(self, number: int, engine: EngineSpec | None = None) -> tuple[Configuration, Trace]:
+        """Return configuration and trace number so many, for an engine; None: for the policy's
+        reference.
 
         Raises UsageError if the policy refuses what the user chose.
         """
         return self.drawn(
-            Seeded(f"{self.stream}/{self.seed}/{number}"), f"fuzz-{self.seed}-{number}"
+            Seeded(f"{self.stream}/{self.seed}/{number}"), f"fuzz-{self.seed}-{number}", engine
         )
 
-    def drawn(self, source: Source, name: str) -> tuple[Configuration, Trace]:
+    def drawn(
+        self, source: Source, name: str, engine: EngineSpec | None = None
+    ) -> tuple[Configuration, Trace]:
         """Return the configuration and the trace that these choices make. Raises UsageError as
         `draw` does.
         """
         level = source.choice(self.levels)
-        configuration = draw(source, self.policy, level, self.chosen)
+        configuration = draw(source, self.policy, level, self.chosen, engine)
         shape = configuration.shape(level)
         if source.chance(self.galleries):
             trace = write_gallery(shape, source, name=name)
@@ -118,7 +121,7 @@ class FuzzTrials:
         trial = FuzzTrial()
         began = time.perf_counter()
         try:
-            configuration, trace = self.plan.draw(number)
+            configuration, trace = self.plan.draw(number, self.engine)
         except UsageError as error:
             trial.left_out.append((CONFIGURATIONS, str(error)))
             return trial
@@ -132,7 +135,7 @@ class FuzzTrials:
             )
         trace = fitting(trace, header.capabilities)
         way: Way = "lockstep" if self._paired(trace, header, trial) else "rules"
-        checkers = [*fresh(), Watch(header, trial.marks)]
+        checkers = [*fresh(), Watch(header, trial.marks, trace.ops)]
         spent = time.process_time()
         judgement = judged(trace, self.engine, way, engine=engine, checkers=checkers, keep=False)
         result = trial.take(judgement, engine, spent)

@@ -7,7 +7,7 @@ reports no findings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import lcm
 
 from cachewitness.core.checkers.lookup import has_usable_key
@@ -18,6 +18,7 @@ from cachewitness.core.events import (
     Acquire,
     Copy,
     Counts,
+    Extended,
     Finished,
     Group,
     Header,
@@ -36,8 +37,10 @@ from cachewitness.core.events import (
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import PageRecord
 from cachewitness.core.ledger.requests import RequestRecord
+from cachewitness.core.trace_format import Op
 from cachewitness.sessions.fuzz import coverage_points
 from cachewitness.sessions.fuzz.near_pairs import NearPairs
+from cachewitness.sessions.fuzz.special_requests import SpecialRequests
 
 _EVICTED = {
     "full": "attention evicted",
@@ -48,13 +51,15 @@ _EVICTED = {
 
 
 class Watch(Checker):
-    """Counts marks in `seen`; the same counter may serve many runs."""
+    """Counts marks in `seen`; the same counter may serve many runs. `ops` are the trace's, where
+    there is one.
+    """
 
     name = "marks"
     summary = "which rules and boundary cases a campaign reached"
     anomalies = ()
 
-    def __init__(self, header: Header, seen: Counter[str]) -> None:
+    def __init__(self, header: Header, seen: Counter[str], ops: Iterable[Op] = ()) -> None:
         super().__init__()
         self._seen = seen
         self._rules = header.rules
@@ -72,6 +77,7 @@ class Watch(Checker):
         self._copies_begun: dict[int, int] = {}
         """Of copies under way: the step that each began with."""
         self._pairs = NearPairs(self._sizes)
+        self._special = SpecialRequests(ops)
         self._of_layout = _layout_marks(header)
         self._fetching = -1
         """The step in which somebody last hit another tier."""
@@ -79,6 +85,8 @@ class Watch(Checker):
         """Per step and request: how many hit one another in it, this one the last of them."""
         self._unlucky: set[str] = set()
         """Who held a page when a copy into it failed."""
+        self._came: set[str] = set()
+        """Who, since admitted last, held a page when a copy into it had ended."""
 
     def handlers(self) -> dict[type, Handler]:
         """Return which events are looked at, and with what."""
@@ -96,6 +104,7 @@ class Watch(Checker):
             Accept: self.on_accept,
             Preempted: self.on_preempt,
             Aborted: self.on_abort,
+            Extended: self.on_extended,
             Finished: self.on_finish,
             ResetDone: self.on_reset,
             Version: self.on_version,
@@ -106,11 +115,16 @@ class Watch(Checker):
             assert name in coverage_points.ALL, name
             self._seen[name] += 1
 
+    def _mark_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._mark(name)
+
     # --- look-up and publication ------------------------------------------------------------------
 
     def on_hit(self, ledger: Ledger, event: Hit) -> None:
         """Look at where a hit ends, and on whose pages."""
         request = ledger.requests[event.r]
+        self._mark_all(self._special.admitted(ledger, event))
         at = event.resume
         if not at:
             self._mark("miss")
@@ -120,6 +134,7 @@ class Watch(Checker):
         self._mark("hit with one token left", at == len(request.tokens) - 1)
         self._mark("hit after preemption", event.r in self._preempted)
         self._mark("fetched from tier", event.tier != "local")
+        self._came.discard(event.r)
         self._fetching = event.step if event.tier != "local" else self._fetching
         self._mark("hit after a failed load", event.r in self._unlucky)
         self._mark("snapshot restored", any(group.kind == "recurrent" for group in ledger.local))
@@ -127,8 +142,7 @@ class Watch(Checker):
             "hit cut short by a group",
             any(self._more(ledger, group, request, at) for group in ledger.local),
         )
-        for name in self._of_layout:
-            self._mark(name)
+        self._mark_all(self._of_layout)
         for group, pages in zip(ledger.local, event.pages, strict=False):
             null = ledger.records[group.pool].null
             self._mark("null column skipped", any(page in null or page < 0 for page in pages))
@@ -239,9 +253,11 @@ class Watch(Checker):
                 if event.phase == "fail":
                     self._mark(f"{what} failed")
                     self._unlucky.update(holders)
+                    self._mark("load failed in part", load and not self._came.isdisjoint(holders))
                 else:
                     self._mark(f"{what} took steps", later)
                     self._mark("page filled for nobody", load and len(holders) == 1)
+                    self._came.update(holders if load else ())
 
     def on_release(self, ledger: Ledger, event: Release) -> None:
         """Look whether somebody goes on without the pages."""
@@ -260,15 +276,15 @@ class Watch(Checker):
 
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> None:
         """Look at who runs, and over what."""
+        self._mark_all(self._special.begins(ledger, event))
         self._mark("step beside one in flight", ledger.open_steps)
         self._mark("step beside two in flight", len(ledger.open_steps) > 1)
         self._mark("ran beside a load", event.runs and any(self._filling(ledger)))
         self._mark("page zeroed", any(pages for _, pages in event.zeros))
         self._mark("copy on write", any(move.src_pool == move.dst_pool for move in event.copies))
-        self._mark(
-            "nobody ran",
-            not event.runs and any(request.live for request in ledger.requests.values()),
-        )
+        stands = not event.runs and bool(ledger.requests.live)
+        self._mark("nobody ran", stands)
+        self._mark("nobody ran beside a step in flight", stands and ledger.open_steps)
         prompts = [run.start < ledger.requests[run.r].prompt_tokens for run in event.runs]
         self._mark("decode beside prefill", any(prompts) and not all(prompts))
         for run, prompt in zip(event.runs, prompts, strict=True):
@@ -340,8 +356,7 @@ class Watch(Checker):
                 "image ends on a boundary",
                 any((item.at + item.length) % size == 0 for item in event.media),
             )
-        for name in self._pairs.marks(event):
-            self._mark(name)
+        self._mark_all(self._pairs.marks(event))
         live = [request for request in ledger.requests.values() if request.live]
         self._mark("sixteen live", len(live) >= 15)  # and the one that comes
         self._mark("sixty-four live", len(live) >= 63)
@@ -370,6 +385,7 @@ class Watch(Checker):
             else "preempted while decoding"
         )
         self._mark("preempted in flight", _in_flight(ledger, event.r))
+        self._mark_all(self._special.preempted(ledger, event))
 
     def on_abort(self, ledger: Ledger, event: Aborted) -> None:
         """Look how far it was."""
@@ -387,6 +403,10 @@ class Watch(Checker):
             "aborted while loading",
             any(event.r in record.holders for record in self._filling(ledger)),
         )
+
+    def on_extended(self, ledger: Ledger, event: Extended) -> None:
+        """Look whether a step has not ended."""
+        self._mark_all(self._special.extended(ledger, event))
 
     def on_finish(self, ledger: Ledger, event: Finished) -> None:
         """Look whether it still runs."""

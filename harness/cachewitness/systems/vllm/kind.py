@@ -47,6 +47,7 @@ from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.connectors.tiers import TIERING, spec_named, tiers_named
 from cachewitness.systems.vllm.context_parallel import ranks_of
 from cachewitness.systems.vllm.declared import read_options, release_name
+from cachewitness.systems.vllm.drawing import DRAWING
 from cachewitness.systems.vllm.engine_config import RUNNERS
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
 from cachewitness.systems.vllm.known import known_lists
@@ -414,6 +415,7 @@ ENGINE = EngineKind(
     open=open_engine,
     answers=answer_vectors,
     configurations=OwnConfigurations(lambda options: _configurations()),
+    drawing=DRAWING,
     tier=SecondTier(option="connector"),
     process=OwnProcess(),
     export=_as_test,

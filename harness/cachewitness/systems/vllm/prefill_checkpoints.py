@@ -24,6 +24,7 @@ from typing import Any
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.cache_state import Tables
+from cachewitness.engines.key_events import medium_of
 from cachewitness.engines.version_check import takes
 from cachewitness.systems.vllm.source import Source
 
@@ -126,23 +127,25 @@ def net(events: Iterable[Any]) -> list[Any]:
     stored and then as removed.
 
     A block that a checkpoint goes to is keyed as a whole block first, and then anew, by what the
-    state in it has seen. Routers get both in one message.
+    state in it has seen. Routers get both in one message. A connector's memory has its own events.
     """
-    stored: dict[tuple[Any, Any], Any] = {}
+    stored: dict[tuple[str, Any, Any], Any] = {}
     left = list[Any]()
     for published in events:
         event = copy(published)
         kind = type(published).__name__
         left.append(event)
+        if kind not in ("BlockStored", "BlockRemoved"):
+            stored.clear()
+            continue
+        of = {name: (medium_of(event), event.group_idx, name) for name in event.block_hashes}
         if kind == "BlockStored":
-            stored |= {(event.group_idx, name): event for name in event.block_hashes}
-        elif kind == "BlockRemoved":
-            back = [name for name in event.block_hashes if (event.group_idx, name) in stored]
+            stored |= dict.fromkeys(of.values(), event)
+        else:
+            back = [name for name in event.block_hashes if of[name] in stored]
             event.block_hashes = [name for name in event.block_hashes if name not in back]
             for name in back:
-                _leave_out(stored.pop((event.group_idx, name)), name)
-        else:
-            stored.clear()
+                _leave_out(stored.pop(of[name]), name)
     return [event for event in left if getattr(event, "block_hashes", True)]
 
 

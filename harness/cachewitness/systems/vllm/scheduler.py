@@ -346,7 +346,8 @@ class RealScheduler(Driven):
         Raises EngineFailure as `schedule` does, now that all tokens are known.
         """
         settled = Settled(step=begin.step)
-        for run, (r, flight) in zip(begin.runs, self._flights.run_oldest().items(), strict=True):
+        flights = self._flights.run_oldest()
+        for run, (r, flight) in zip(begin.runs, flights.items(), strict=True):
             tokens = self._answer[r] = self._sample(r, flight)
             if tokens:
                 self._flights.fall(r, len(flight.drafts) + 1 - len(tokens))
@@ -357,7 +358,12 @@ class RealScheduler(Driven):
         if self.worker.late:
             counts = {r: len(tokens) for r, tokens in self._answer.items() if tokens}
             null = self.manager.block_pool.null_block.block_id
-            self.worker.settle(settled, counts, self.requests, null)
+            served = {
+                r: request
+                for r, request in self.requests.items()
+                if r not in flights or not flights[r].in_vain
+            }
+            self.worker.settle(settled, counts, served, null)
         return settled if settled.runs or settled.before or settled.after else None
 
     def _settle(self, run: Run, flight: Flight, tokens: int, settled: Settled) -> None:
