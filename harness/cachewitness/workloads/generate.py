@@ -26,7 +26,7 @@ import msgspec
 
 from cachewitness.core.trace_format import Media, ResetTier, Trace, length_of
 from cachewitness.workloads.near_misses import SentPrompt
-from cachewitness.workloads.prompts import ADAPTERS, RECENT, Talk, joined
+from cachewitness.workloads.prompts import ADAPTERS, PATH_MARK, RECENT, Talk, joined
 from cachewitness.workloads.scenarios.shape import Script, Shape
 from cachewitness.workloads.source import Seeded, Source
 
@@ -68,6 +68,8 @@ under way."""
 _PRIORITIES, _GUIDED, _COMPILING = 3, 30, 3
 """How many priorities there are beside the first; so many of a hundred outputs follow a grammar,
 which takes at most so many steps to be compiled."""
+_PATHS = 2
+"""How many paths an adapter of one name has beside the first."""
 _WITH_LOGPROBS = 30
 """So many of a hundred requests ask for log-probabilities of their prompt."""
 _SESSIONS, _ANSWERED, _GOING_ON = 40, 9, 30
@@ -346,7 +348,7 @@ class _Workload:
         sent = self._talk.say(r, sent or self._talk.anything(r))
         parts: dict[str, Any] = {
             "salt": sent.salt,
-            "adapter": sent.adapter,
+            "adapter": sent.adapter + self._path(sent.adapter),
             "media": list(sent.media),
             "kernels": sent.kernels,
         }
@@ -357,6 +359,14 @@ class _Workload:
             self._script.step((r, sent.length), fail=self._failing())
             self._live.remove(r)
             self._script.abort(r)
+
+    def _path(self, adapter: str) -> str:
+        """Return which of several adapters of one name a request has, where the options ask for
+        it.
+        """
+        paths = self._script.shape.options.get("adapter_paths")
+        number = self._source.integer(0, _PATHS) if adapter and paths else 0
+        return f"{PATH_MARK}{number}" if number else ""
 
     def _special(self) -> dict[str, int | bool]:
         """Return the priority of a request, the steps that its grammar takes, and whether it asks

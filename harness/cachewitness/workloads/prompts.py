@@ -16,6 +16,8 @@ from cachewitness.workloads.scenarios.shape import Shape
 from cachewitness.workloads.source import Source
 
 ADAPTERS = ("tuned", "other")
+PATH_MARK = "@"
+"""Behind it, in an adapter of a trace, stands which of several of one name it is."""
 NEAR_ADAPTERS = ("tuned-b", "Tuned", "tunee")
 """Names that share a beginning with one of the others, differ in case or in one letter."""
 _TENANT = "tenant-of-a-name-longer-than-a-digest-and-than-a-block-of-sixteen-tokens-"

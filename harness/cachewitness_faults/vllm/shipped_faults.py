@@ -315,6 +315,22 @@ SHIPPED: tuple[Mutant, ...] = (
         checker="identity",
         group="I",
     ),
+    edited(
+        Edit(
+            UTILS,
+            "",
+            "_gen_lora_extra_hash_keys",
+            "lora_request.lora_name, lora_request.lora_path)",
+            "lora_request.lora_name)",
+        ),
+        name="vllm-path-of-an-adapter-left-out",
+        what="Two adapters of one name, of other paths, make one key.",
+        mirrors="vllm-project/vllm#42125, vllm-project/vllm#30931",
+        anomaly="cross-identity-hit",
+        checker="identity",
+        group="I",
+        level="scheduler",
+    ),
     # --- steps in flight --------------------------------------------------------------------------
     edited(
         Edit(

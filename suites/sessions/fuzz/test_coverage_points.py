@@ -90,6 +90,14 @@ CASES: dict[str, tuple[list[Op], tuple[GroupSpec, ...], dict[str, object]]] = {
     ),
     "window moved past a block": ([*FIRST, *_run("r1", 1)], (FULL, WINDOW), {}),
     "chunk longer than the window": (FIRST, (FULL, WINDOW), {}),
+    "image sent again": (
+        [
+            Submit("r1", "A:9", media=[Media(2, 3, "cat")]),
+            Submit("r2", "B:9", media=[Media(1, 2, "cat")]),
+        ],
+        (),
+        {},
+    ),
     "snapshot published": (FIRST, (FULL, STATE), {}),
     "snapshot restored": (
         [*FIRST, *_run("r1", 1), Submit("r2", "A:9"), *_run("r2", 4)],
@@ -221,6 +229,12 @@ def test_a_recorded_history_has_marks_too() -> None:
     seen = Counter[str]()
     check(history, [Watch(history.header, seen)])
     assert seen["prompt one over"] == 1
+
+
+def test_marks_of_special_requests_are_asked_of_engines_that_have_a_drawing_of_their_own() -> None:
+    """A campaign on the reference does not list them among those never reached."""
+    assert coverage_points.drawn(own=True) == coverage_points.AREAS
+    assert [*coverage_points.drawn(own=False)] == [*coverage_points.AREAS][:-1]
 
 
 def test_every_mark_says_what_it_means() -> None:

@@ -19,8 +19,10 @@ from weakref import WeakKeyDictionary
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import GroupSpec, Submit, TraceHeader
+from cachewitness.systems.vllm.request_options import RequestOptions
 from cachewitness.systems.vllm.rswa import windowed
 from cachewitness.systems.vllm.source import Source
+from cachewitness.workloads.prompts import PATH_MARK
 from cachewitness_reference.vllm.config import Options
 from cachewitness_reference.vllm.options import retention_interval_from
 
@@ -194,12 +196,12 @@ def has_retention_field(source: Source) -> bool:
     return "prefix_cache_retention_interval" in parameters(source.interface.KVCacheConfig)
 
 
-def tells_routers(source: Source, options: Options) -> bool:
+def tells_routers(source: Source, options: Options, special: RequestOptions) -> bool:
     """Whether key events are switched on: wherever keys are, from the release on whose events
-    name a group (0.26).
+    name a group (0.26). They name an adapter without its path, so not where paths differ.
     """
     names = getattr(source.part("distributed.kv_events", "BlockStored"), "__struct_fields__", ())
-    return options.enable_caching and "group_idx" in names
+    return options.enable_caching and "group_idx" in names and not special.adapter_paths
 
 
 def default_interval(source: Source, options: Options, recurrent: bool) -> int | None:
@@ -290,7 +292,7 @@ def manager(
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "enable_caching": options.enable_caching,
         "use_eagle": options.use_eagle,
-        "enable_kv_cache_events": tells_routers(source, options),
+        "enable_kv_cache_events": tells_routers(source, options, RequestOptions()),
         "watermark": options.watermark,
         "dcp_world_size": ranks,
     }
@@ -364,8 +366,10 @@ def _hash_function(source: Source) -> Any:
     return source.part("utils.hashing", "get_hash_fn_by_name")(algorithm)
 
 
-def _adapter(source: Source, name: str, number: int) -> Any:
-    offered = {"lora_name": name, "lora_int_id": number, "lora_path": name}
+def _adapter(source: Source, adapter: str, number: int) -> Any:
+    """Return an adapter; what stands in front of its PATH_MARK is its name, all of it its path."""
+    name = adapter.partition(PATH_MARK)[0]
+    offered = {"lora_name": name, "lora_int_id": number, "lora_path": adapter}
     return fill(source, source.part("lora.request", "LoRARequest"), offered, ["lora_name"])
 
 

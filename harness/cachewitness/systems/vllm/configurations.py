@@ -112,6 +112,7 @@ def further_configurations() -> list[Configuration]:
         Configuration(full, {"enable_caching": False, "rswa_window": 24, "async_depth": 1}),
         Configuration(full, {"rswa_window": 5, "num_speculative_tokens": 3}),
         Configuration(three, {"retention_interval": None, "rswa_window": 16}),
+        Configuration(full, {"adapter_paths": True, "max_loras": 1}),
     ]
 
 

@@ -112,7 +112,11 @@ def rules_of(
             else checkpoint_alignment(header, options, alignment)
         ),
         eagle_groups=_eagle_groups(core) if options.eagle_groups else [],
-        key_events=key_events(header, sizes[1]) if tells_routers(source, options) else None,
+        key_events=(
+            key_events(header, sizes[1])
+            if tells_routers(source, options, request_options(header))
+            else None
+        ),
     )
 
 

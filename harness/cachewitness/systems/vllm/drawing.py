@@ -134,6 +134,7 @@ def _goes_on(layout: Layout, options: Mapping[str, Any], given: Mapping[str, str
 SPECIAL: Mapping[str, Fits] = {
     "scheduling_policy": _anywhere,
     "max_loras": _anywhere,
+    "adapter_paths": _anywhere,
     "encoder_budget": _anywhere,
     "structured_output": _anywhere,
     "prompt_logprobs": _anywhere,

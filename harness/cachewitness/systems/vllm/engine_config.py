@@ -53,7 +53,8 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
     _describe_cache(source, config.cache_config, header, options)
     # vLLM's CPU platform switches async scheduling off, since a CPU has nothing to overlap.
     settle(source, config.scheduler_config, {"async_scheduling": options.async_depth > 0})
-    kv_events = {"enable_kv_cache_events": tells_routers(source, options), "publisher": "null"}
+    publishing = tells_routers(source, options, request_options(header))
+    kv_events = {"enable_kv_cache_events": publishing, "publisher": "null"}
     settle(
         source,
         config,

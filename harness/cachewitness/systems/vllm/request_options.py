@@ -29,8 +29,9 @@ class RequestOptions:
     (`enable_mamba_shared_prefix_checkpoint`). `rswa_window`: full attention reads the prompt, and
     so many tokens of the answer (reference sliding window attention); 0: all of it.
     `structured_output`: some requests have a grammar, `sessions`: some are sessions,
-    `prompt_logprobs`: some ask for log-probabilities of their prompt; only the generator of traces
-    reads these.
+    `prompt_logprobs`: some ask for log-probabilities of their prompt, `adapter_paths`: adapters of
+    one name have other paths; only the generator of traces reads these, and of the last whoever
+    tells routers, who are not told of paths.
     """
 
     scheduling_policy: str = "fcfs"
@@ -42,6 +43,7 @@ class RequestOptions:
     structured_output: bool = False
     sessions: bool = False
     prompt_logprobs: bool = False
+    adapter_paths: bool = False
 
     @property
     def capabilities(self) -> list[str]:
@@ -64,6 +66,7 @@ _FITS: Mapping[str, Any] = {
     "structured_output": lambda value: isinstance(value, bool),
     "sessions": lambda value: isinstance(value, bool),
     "prompt_logprobs": lambda value: isinstance(value, bool),
+    "adapter_paths": lambda value: isinstance(value, bool),
 }
 
 
