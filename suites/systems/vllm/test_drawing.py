@@ -40,7 +40,8 @@ def test_what_the_reference_refuses_is_drawn_too() -> None:
     memory.
     """
     assert any(one.options.keys() >= {"num_speculative_tokens", "async_depth"} for one in drawn())
-    assert any(group.kind == "chunked" for one in drawn() for group in one.layout.groups)
+    chunked = [group for one in drawn() for group in one.layout.groups if group.kind == "chunked"]
+    assert chunked and all(group.chunk % group.block_size == 0 for group in chunked)
     behind = drawn("vllm:connector=offloading", count=60)
     assert any(one.options.keys() >= {"tier_pages", "hash_block_size"} for one in behind)
 

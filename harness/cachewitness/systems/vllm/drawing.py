@@ -149,8 +149,12 @@ SPECIAL: Mapping[str, Fits] = {
 
 
 def _chunked(layout: Layout, options: Options) -> Layout:
-    """Return the layout with chunked attention in the place of windows, chunks as long as they;
-    the same where vLLM refuses that: beside EAGLE, and where hits are finer than a block.
+    """Return the layout with chunked attention in the place of windows, in chunks of whole blocks
+    that are as long as they; the same where vLLM refuses that: beside EAGLE, and where hits are
+    finer than a block.
+
+    Where a chunk ends inside a block vLLM 0.33.0 resumes in front of that end without what the
+    chunk had before (`ChunkedLocalAttentionManager.find_longest_cache_hit`). No model has such.
     """
     sizes = {group.block_size for group in layout.groups}
     if len(sizes) > 1 or options.get("use_eagle") or options.get("hash_block_size"):
@@ -158,7 +162,11 @@ def _chunked(layout: Layout, options: Options) -> Layout:
     return _of(
         layout,
         [
-            GroupSpec(kind="chunked", block_size=group.block_size, chunk=group.window)
+            GroupSpec(
+                kind="chunked",
+                block_size=group.block_size,
+                chunk=group.window // group.block_size * group.block_size,
+            )
             if group.kind == "sliding" and group.window >= group.block_size
             else group
             for group in layout.groups
