@@ -75,15 +75,11 @@ def test_sessions_are_not_drawn_behind_a_connector_nor_a_tier_without_one(name: 
 
 def test_nothing_is_drawn_that_vllm_has_not() -> None:
     assert not any({"tier_pages", "pages_per_snapshot"} & one.options.keys() for one in drawn())
-    first = [
-        one
-        for one in drawn()
-        if "sessions" in one.options and one.options.get("async_depth", 0) < 2
-    ]
-    assert first and not any(
+    sessions = [one for one in drawn() if "sessions" in one.options]
+    assert sessions and not any(
         (one.options.get("num_speculative_tokens") or one.options.get("use_eagle"))
         and any(group.kind == "recurrent" for group in one.layout.groups)
-        for one in first
+        for one in sessions
     )
 
 

@@ -122,13 +122,13 @@ def _anywhere(layout: Layout, options: Mapping[str, Any], given: Mapping[str, st
 
 
 def _goes_on(layout: Layout, options: Mapping[str, Any], given: Mapping[str, str]) -> bool:
-    """Whether sessions are driven: not behind a connector, nor over states with drafts where vLLM's
-    first runner follows, whose states are moved by a stand-in.
+    """Whether sessions are driven: not behind a connector, nor over states with drafts. Those are
+    moved by a stand-in where vLLM's first runner follows; with the second, what a session holds
+    behind its answer is not settled yet.
     """
-    first = given.get("runner", "first") == "first" and options.get("async_depth", 0) < 2
     drafts = options.get("num_speculative_tokens") or options.get("use_eagle")
     states = _has("recurrent")(layout, options, given)
-    return not given.get("connector") and not (first and drafts and states)
+    return not given.get("connector") and not (drafts and states)
 
 
 SPECIAL: Mapping[str, Fits] = {
