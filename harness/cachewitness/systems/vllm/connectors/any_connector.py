@@ -176,14 +176,15 @@ class AnyConnector(VllmSide):
         starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         self._written = []
         for r, tokens in output.num_scheduled_tokens.items():
-            drafts = len(output.scheduled_spec_decode_tokens.get(r, ()))
-            start, stop = starts[r], starts[r] + tokens
+            start = starts[r]
+            stop = start + tokens
+            known = stop - len(output.scheduled_spec_decode_tokens.get(r, ()))
             for index, (group, row) in enumerate(
                 zip(self._groups, self._pool.tables(r), strict=False)
             ):
                 for place in range(start // group.size, min(-(-stop // group.size), len(row))):
                     end = (place + 1) * group.size
-                    claim = Claim(end, r) if end <= stop - drafts else None
+                    claim = Claim(end, r) if end <= known else None
                     self._written.append((index, row[place], claim))
 
     def loaded(self) -> None:
