@@ -114,6 +114,60 @@ def _lost(engine: Any) -> None:
     _when_found(engine, emptied)
 
 
+Kept = tuple[str, list[int]]
+"""A cache that is kept: whose it is, and its tokens."""
+
+
+def _with_states_of(engine: Any, chosen: Callable[[list[Kept], Kept], Kept | None]) -> None:
+    """Have a cache that is found get the states of another one: `chosen` is told all that are
+    kept, and what was found.
+    """
+    store = engine.server.store
+    if store is None:
+        return
+
+    def fetch(original: Any, model: str, tokens: list[int]) -> Any:
+        cache, rest = original(model, tokens)
+        kept = [place for recent in store._lru._lrus.values() for place in recent]
+        own = model, tokens[: len(tokens) - len(rest)]
+        other = None if cache is None else chosen(kept, own)
+        if other is not None:
+            states = _arrays(store._trie.get(*other).prompt_cache)
+            for layer, source in zip(_arrays(cache), states, strict=True):
+                layer.cache = [*source.cache]
+        return cache, rest
+
+    wrap(store, "fetch_nearest_cache", fetch)
+
+
+@mutant(name="mlx-state-of-a-shorter-prefix", mirrors="llama.cpp#18552", group="A", **_OWN)
+def _stale_state(engine: Any) -> None:
+    """A request that resumes gets the states of the longest shorter prefix that is kept."""
+
+    def shorter(kept: list[Kept], own: Kept) -> Kept | None:
+        model, tokens = own
+        begun = [
+            (whose, prefix)
+            for whose, prefix in kept
+            if whose == model and len(prefix) < len(tokens) and prefix == tokens[: len(prefix)]
+        ]
+        return max(begun, key=lambda place: len(place[1]), default=None)
+
+    _with_states_of(engine, shorter)
+
+
+@mutant(name="mlx-state-of-another-prompt", mirrors="vllm#36622", group="I", **_OWN)
+def _foreign_state(engine: Any) -> None:
+    """A request that resumes gets the states of a prompt that begins otherwise."""
+
+    def other(kept: list[Kept], own: Kept) -> Kept | None:
+        half = len(own[1]) // 2
+        begun = [place for place in kept if place[1][:half] != own[1][: len(place[1])][:half]]
+        return begun[-1] if begun else None
+
+    _with_states_of(engine, other)
+
+
 @mutant(name="mlx-resumed-from-another-prompt", mirrors="vllm#36622", group="I", **_OWN)
 def _foreign(engine: Any) -> None:
     """A request that resumes gets the cache of another prompt, of a system's part if one is

@@ -5,7 +5,7 @@ they are kept or resumed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cachewitness.engines.fault_tools import wrap
@@ -36,6 +36,32 @@ def _when_found(engine: Any, change: Any) -> None:
         if cache is not None:
             for layer in cache.layers:
                 change(layer)
+        return held, cache
+
+    wrap(store, "find", find)
+
+
+Kept = tuple[str, tuple[int, ...]]
+"""A cache that is kept: its identity, and its tokens."""
+
+
+def _with_states_of(engine: Any, chosen: Callable[[list[Kept], Kept], Kept | None]) -> None:
+    """Have a cache that is found get the states of another one: `chosen` is told all that are kept,
+    the newest last, and what was found.
+    """
+    store = engine.server.store
+    if store is None:
+        return
+
+    def find(original: Any, identity: str, tokens: Any) -> Any:
+        held, cache = original(identity, tokens)
+        own = identity, tuple(tokens[:held])
+        other = None if cache is None else chosen([*store._kept], own)
+        if other is not None:
+            for layer, source in zip(cache.layers, store._kept[other].layers, strict=True):
+                for which in ("conv_states", "recurrent_states"):
+                    for index, state in _states(source, which).items():
+                        getattr(layer, which)[index].copy_(state)
         return held, cache
 
     wrap(store, "find", find)
@@ -82,6 +108,34 @@ def _shifted(engine: Any) -> None:
             state.copy_(state.roll(1, dims=-1))
 
     _when_found(engine, shift)
+
+
+@mutant(name="state-of-a-shorter-prefix", mirrors="llama.cpp#18552", group="A", **_OWN)
+def _stale(engine: Any) -> None:
+    """A request that resumes gets the states of the longest shorter prefix that is kept."""
+
+    def shorter(kept: list[Kept], own: Kept) -> Kept | None:
+        identity, tokens = own
+        begun = [
+            (whose, prefix)
+            for whose, prefix in kept
+            if whose == identity and len(prefix) < len(tokens) and prefix == tokens[: len(prefix)]
+        ]
+        return max(begun, key=lambda place: len(place[1]), default=None)
+
+    _with_states_of(engine, shorter)
+
+
+@mutant(name="state-of-another-prompt", mirrors="vllm#36622", group="I", **_OWN)
+def _foreign(engine: Any) -> None:
+    """A request that resumes gets the states of the newest prompt that begins otherwise."""
+
+    def other(kept: list[Kept], own: Kept) -> Kept | None:
+        half = len(own[1]) // 2
+        begun = [place for place in kept if place[1][:half] != own[1][: len(place[1])][:half]]
+        return begun[-1] if begun else None
+
+    _with_states_of(engine, other)
 
 
 @mutant(name="cache-shared-instead-of-copied", mirrors="FreeToken#287", group="H", **_OWN)

@@ -72,6 +72,8 @@ REORDERED = trace(*ALIKE, rows="reordered")
 SELECTED = trace(*ALIKE, rows="selected")
 STATIC_REORDERED = trace(*ALIKE, static=True, rows="reordered", chunk=7)
 STATIC_PARTED = trace(*PARTED.ops, static=True)
+PARALLEL = trace(*asked("a", "doc:30"), *asked("b", "other:30"), *asked("c", "doc:30 more:9"))
+"""A prompt that goes on behind what is kept, beside one that begins otherwise."""
 AGAIN = trace(*asked("a", "doc:33"), *asked("b", "doc:33 b:4", 5), *asked("c", "doc:33 c:4", 5))
 
 
@@ -206,6 +208,8 @@ FAULTS = {
     "resumed-without-its-state": (GROWN, "qwen3_next", "lfm2"),
     "chunk-from-an-empty-state": (CUT, "qwen3_5", "lfm2"),
     "convolution-one-token-off": (GROWN, "lfm2", "gemma3"),
+    "state-of-a-shorter-prefix": (GROWN, "qwen3_5", "llama"),
+    "state-of-another-prompt": (PARALLEL, "qwen3_5", "llama"),
     "cache-shared-instead-of-copied": (AGAIN, "qwen3_next", "llama"),
     "cropped-one-token-short": (PARTED, "gemma3", "qwen3_next"),
     "window-one-token-short": (GROWN, "mistral", "llama"),
