@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,7 +32,9 @@ ELSEWHERE = (
 """Options of `score` that mean nothing for likelihoods."""
 OF_SERVERS = ("cold_url", "against", "model")
 """Options of likelihoods that mean nothing for engines."""
-OWN = ("against", "positions", "noise", "ask")
+OF_TASKS = ("task", "data", "gsm8k", "shots", "shots_from")
+"""Options that mean nothing for texts."""
+OWN = ("against", "positions", "noise", "ask", "texts")
 """Options that mean nothing without --likelihood."""
 
 
@@ -72,6 +75,15 @@ def likelihood_options(command: Any) -> Any:
             help=(
                 "With --likelihood: the positions of each answer that are asked cold once more, in"
                 " other batches; with 0 nothing can be judged."
+            ),
+        ),
+        click.option(
+            "--texts",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help=(
+                "With --likelihood: ask behind texts of your own, JSON lines with a `prefix`, which"
+                " several share, and the `text` that follows it, instead of a task."
             ),
         ),
         click.option(
@@ -269,12 +281,18 @@ def _belong(names: list[str]) -> str:
 
 
 def _task(options: dict[str, Any]) -> AnyTask:
-    """Return the questions; gsm8k's and those of lm-eval's tasks with examples for every prefix."""
+    """Return the questions: texts, or a task's; gsm8k's and those of lm-eval's tasks with examples
+    for every prefix.
+    """
     from cachewitness._util.errors import UsageError
     from cachewitness.parity.likelihood.questions import PREFIXES
     from cachewitness.parity.scores import tasks
 
     limit = options["limit"] or LIMIT
+    if options["texts"]:
+        if others := _given(OF_TASKS):
+            raise UsageError(f"{', '.join(others)}: {_belong(others)} to a task, not to --texts")
+        return tasks.texts(options["texts"], limit)
     if is_named(options):
         return load_named(options, PREFIXES, limit)
     name = options["task"] or ("gsm8k" if options["gsm8k"] else "problems")

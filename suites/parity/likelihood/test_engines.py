@@ -16,6 +16,7 @@ pytestmark = pytest.mark.score
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
 from cachewitness import Texts
+from cachewitness._util.data import fixtures
 from cachewitness.cli import invoke
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import Answer, Event
@@ -28,6 +29,7 @@ from cachewitness.systems.sample import engine as sample
 from cachewitness.systems.sample.model import VOCABULARY
 
 FEW = ("--limit", "16", "--positions", "2", "--noise", "1", "--arms", "hit", "--out", "kept")
+TEXTS = fixtures() / "english_texts" / "texts.jsonl"
 NOISE = 1e-4
 CONFIGURATION = sample.configurations()[0]
 
@@ -118,6 +120,29 @@ def test_a_sound_cache_does_not_fail_and_one_with_a_stale_state_does(
         plug(wrong)
         code, out, _ = score(capsys, "--engine", "sample", *FEW)
         assert code == 1 and "hit: the cache changes" in out
+
+
+def test_texts_of_a_file_are_asked_behind_their_prefixes(
+    plug: Callable[[type[Any]], EngineSpec], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Two of each of eight. A file without a line, or a field, and a task beside it are refused."""
+    asked = ("--engine", "sample", "--texts", str(TEXTS), *FEW)
+    plug(Rounding)
+    code, out, err = score(capsys, *asked, "--json")
+    whole = json.loads(out)
+    assert code in (0, 2) and whole["judged"][0]["counted"] == 32, err
+    assert (whole["settings"]["task"], whole["settings"]["source"]) == ("texts", str(TEXTS))
+    plug(Stale)
+    assert score(capsys, *asked)[0] == 1
+    (tmp_path / "none.jsonl").write_text("")
+    (tmp_path / "half.jsonl").write_text('{"prefix": "one"}\n')
+    for texts, more, why in (
+        ("none.jsonl", (), "none.jsonl has no line"),
+        ("half.jsonl", (), "half.jsonl:1"),
+        (str(TEXTS), ("--task", "problems"), "--task: belongs to a task, not to --texts"),
+    ):
+        code, _, err = score(capsys, "--engine", "sample", "--texts", texts, *more, *FEW)
+        assert code == 4 and why in err, err
 
 
 def test_an_engine_without_salts_is_asked_cold_without_its_cache(

@@ -1,9 +1,10 @@
 """What is asked: prompts behind several shared prefixes, as tokens of the server's own tokenizer.
 
-The problems of the fixture bring eight contexts. gsm8k has no prefix of its own, so its first rows
-become the examples of `PREFIXES` prefixes, each with examples of its own: a prefix is what varies
-independently, and with one prefix nothing could be significant. Tasks of lm-eval get theirs alike
-(`cachewitness.parity.scores.named_task`), and may give what is to follow a prompt.
+The problems of the fixture bring eight contexts, a file of texts its own prefixes. gsm8k has none,
+so its first rows become the examples of `PREFIXES` prefixes, each with examples of its own: a
+prefix is what varies independently, and with one prefix nothing could be significant. Tasks of
+lm-eval get theirs alike (`cachewitness.parity.scores.named_task`), and may give what is to follow a
+prompt.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.parity.scores.tasks import Doc, Task
-from cachewitness.toy.problems.fixture import PROMPT
 
 PREFIXES = 8
 """Prefixes that are made of gsm8k's rows."""
@@ -56,7 +56,7 @@ class Question(msgspec.Struct, frozen=True):
 
 def behind_prefixes(task: Task) -> list[tuple[str, str, Doc]]:
     """Return each question with the name and the text of its prefix."""
-    if task.name == "problems":
+    if task.name in ("problems", "texts"):
         return [(doc.tenant, doc.context, doc) for doc in task.asked]
     each = len(task.shots) // PREFIXES
     if not each:
@@ -84,7 +84,7 @@ def questions(task: Task, tokens_of: Callable[[str], list[int]]) -> list[Questio
         by_prefix.setdefault(name, []).append((text, doc))
     found = []
     for name, entries in by_prefix.items():
-        prompts = [PROMPT.format(context=text, question=doc.question) for text, doc in entries]
+        prompts = [task.prompt.format(context=text, question=doc.question) for text, doc in entries]
         bare = [
             Question(doc.row, doc.question, name, 0, prompt, tokens_of(prompt), 0)
             for prompt, (_, doc) in zip(prompts, entries, strict=True)

@@ -54,7 +54,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     `shots` are the examples in front of every question, or, if they are random, what they are drawn
     from: without any, the other questions. `limit` says how many of `docs` are asked, 0: all. Of
-    what a server is asked, a model that knows the task answers the share `known` right.
+    what a server is asked, a model that knows the task answers the share `known` right. `prompt`
+    makes one of a context and a question.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 256
     limit: int = 0
     known: float = 0.0
+    prompt: str = fixture.PROMPT
 
     @property
     def asked(self) -> tuple[Doc, ...]:
@@ -153,6 +155,28 @@ def problems(limit: int = 0, folder: Path | None = None) -> Task:
         max_tokens=MAX_TOKENS["problems"],
         known=KNOWN,
     )
+
+
+class _Text(msgspec.Struct, frozen=True):
+    prefix: str
+    text: str
+
+
+def texts(path: Path, limit: int = 0) -> Task:
+    """Return a file of JSON lines, each a `prefix`, which others share, and the `text` behind it;
+    or `limit` of them, of all prefixes alike. They are to be gone on with, and no answer is right.
+
+    Raises UsageError if the file cannot be read, a line does not fit, or there is none.
+    """
+    names: dict[str, str] = {}
+    docs = []
+    for row, one in jsonl.rows(path, _Text):
+        tenant = names.setdefault(one.prefix, f"p{len(names)}")
+        docs.append(Doc(question=one.text, answer="", row=row, context=one.prefix, tenant=tenant))
+    if not docs:
+        raise UsageError(f"--texts: {path} has no line")
+    chosen = tuple(_even(docs, limit))
+    return Task(name="texts", source=str(path), docs=chosen, prompt="{context}{question}")
 
 
 def _prompt(doc: Mapping[str, Any]) -> str:
