@@ -192,6 +192,12 @@ def measured(folder: Path, count: int = QUESTIONS) -> dict[str, list[Row]]:
     return found
 
 
+def taught() -> list[Path]:
+    """Return the checkpoints of this repository that know the problems."""
+    folders = sorted((fixtures() / "checkpoints").iterdir())
+    return [one for one in folders if "right" in json.loads((one / checkpoint.RECIPE).read_text())]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -202,14 +208,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         nargs="*",
         type=Path,
         metavar="FOLDER",
-        help="default: the checkpoints of this repository",
+        help="default: the checkpoints of this repository that know the problems",
     )
     parser.add_argument(
         "--questions", type=int, default=QUESTIONS, metavar="N", help=f"default {QUESTIONS}"
     )
     given: Any = parser.parse_args(argv)
     try:
-        for folder in given.folders or sorted((fixtures() / "checkpoints").iterdir()):
+        for folder in given.folders or taught():
             groups = caches(folder)
             for where, rows in measured(folder, given.questions).items():
                 for row in rows:

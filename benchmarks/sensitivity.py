@@ -30,11 +30,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.damages import DAMAGES, Damage
-from benchmarks.needed import Row, measured
+from benchmarks.needed import Row, measured, taught
 from benchmarks.probe import Probe, Questions
 from benchmarks.sensitivity_page import page
 from benchmarks.sensitivity_result import CONDITIONS, Distance, Found, Outcome
-from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.parity.scores.gate import Compared, Rules, judge
 from cachewitness.toy.noise import floors
@@ -134,7 +133,7 @@ def run(checkpoint: Path | None, count: int, device: str, tell: Callable[[str], 
 def _needs(tell: Callable[[str], None]) -> dict[tuple[str, str], list[Row]]:
     """Measure for the checkpoints of this repository which cache a question needs."""
     found = {}
-    for folder in sorted((fixtures() / "checkpoints").iterdir()):
+    for folder in taught():
         for where, rows in measured(folder).items():
             found[folder.name, where] = rows
             tell(f"{folder.name} in {where}: {len(rows)} measured")

@@ -6,4 +6,7 @@ many questions go on from what it left behind (`branches`); for each of them eve
 that are to carry the fact starts from nothing, or from another prefix that tells of the same things
 with other numbers (`paths`). What is learnt that way is needed that way, also where all paths are
 open (`needs`).
+
+One checkpoint learns English text instead (`text`), so that what it expects next hangs on a prefix
+as a pretrained model's does.
 """

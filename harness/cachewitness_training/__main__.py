@@ -7,6 +7,7 @@ are rounded differently.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -18,7 +19,7 @@ from cachewitness_reference.toy_model import checkpoint, export
 from cachewitness_reference.toy_model.tokenizer import as_hugging_face
 from cachewitness_training.loop import train
 from cachewitness_training.needs import Needs
-from cachewitness_training.recipes import RECIPES, Recipe, as_data
+from cachewitness_training.recipes import BYTES, RECIPES, Recipe, as_data
 
 
 @click.command()
@@ -41,24 +42,20 @@ def main(name: str, folder: Path, overwrite: bool) -> None:
     torch.set_num_threads(1)  # at these sizes a second thread costs more than it brings
     kept = folder.with_name(f"{folder.name}.training")
     try:
-        parameters, measured = train(recipe, kept, _print_progress)
+        parameters, found = train(recipe, kept, _print_progress)
     except UsageError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"held out:{_format_measured(measured)}")
-    shares = {
-        damage: {group: round(share, 4) for group, share in found.items()}
-        for damage, found in measured.items()
-    }
-    _write(folder, recipe, parameters, shares)
+    click.echo(f"held out:{_format_measured(found.get('right') or found['nats'])}")
+    _write(folder, recipe, parameters, found)
     kept.unlink(missing_ok=True)
     click.echo(f"written to {folder}")
 
 
 def _write(
-    folder: Path, recipe: Recipe, parameters: dict[str, torch.Tensor], measured: Needs
+    folder: Path, recipe: Recipe, parameters: dict[str, torch.Tensor], found: dict[str, Any]
 ) -> None:
-    made = as_data(recipe) | {"right": measured}
-    tokenizer = as_hugging_face(VOCABULARY)
+    made = as_data(recipe) | found
+    tokenizer = as_hugging_face(BYTES if recipe.packages else VOCABULARY)
     if recipe.published:
         export.export(
             folder,
@@ -90,7 +87,7 @@ def _print_progress(step: int, loss: float, measured: Needs | None, seconds: flo
 
 
 def _format_measured(measured: Needs) -> str:
-    """Return the shares of right answers, a line for each damage."""
+    """Return the shares of right answers or the nats a byte, a line for each damage."""
     return "".join(
         f"\n  {damage:22} {'  '.join(f'{group} {share:.2f}' for group, share in found.items())}"
         for damage, found in measured.items()

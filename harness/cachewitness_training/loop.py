@@ -10,19 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cachewitness._util.errors import UsageError
-from cachewitness_reference.toy_model import dense
-from cachewitness_reference.toy_model.config import ToyConfig
-from cachewitness_training.branches import IGNORED, Batch, Branches
-from cachewitness_training.needs import Needs, needs
-from cachewitness_training.paths import branch
+from cachewitness_training.lessons import lessons
+from cachewitness_training.needs import Needs
 from cachewitness_training.recipes import Recipe, as_data
 from cachewitness_training.start import first_parameters
 
@@ -33,9 +28,9 @@ Report = Callable[[int, float, Needs | None, float], None]
 the start."""
 
 
-def train(recipe: Recipe, kept: Path, report: Report) -> tuple[dict[str, Tensor], Needs]:
-    """Train from the recipe's seed, or go on from the file `kept`; return the parameters and
-    which cache they need for what.
+def train(recipe: Recipe, kept: Path, report: Report) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Train from the recipe's seed, or go on from the file `kept`; return the parameters and what
+    is said of them beside the recipe: which cache they need for what, and of a text what it was.
     """
     parameters = first_parameters(recipe)
     for parameter in parameters.values():
@@ -44,14 +39,9 @@ def train(recipe: Recipe, kept: Path, report: Report) -> tuple[dict[str, Tensor]
     first = _read(kept, recipe, parameters, optimizers)
     started = time.perf_counter()
     losses = list[float]()
-    branches = Branches(recipe.config, recipe.cut)
+    taught = lessons(recipe)
     for step in range(first, recipe.steps):
-        stage = [stage for stage in recipe.stages if stage.start <= step][-1]
-        loss = _loss(
-            branches.batch(Random(f"{recipe.seed}/{step}"), stage, recipe.tokens_per_step),
-            parameters,
-            recipe.config,
-        )
+        loss = taught.loss(step, parameters)
         loss.backward()
         _update(optimizers, _rate(recipe, step))
         losses.append(loss.item())
@@ -59,7 +49,7 @@ def train(recipe: Recipe, kept: Path, report: Report) -> tuple[dict[str, Tensor]
             _keep(kept, recipe, step + 1, parameters, optimizers)
         if (step + 1) % REPORTED_EVERY_STEPS == 0:
             measured = (
-                needs(parameters, recipe.config, 2, stage)
+                taught.needs(parameters, 2, step)
                 if (step + 1) % MEASURED_EVERY_STEPS == 0
                 else None
             )
@@ -71,7 +61,11 @@ def train(recipe: Recipe, kept: Path, report: Report) -> tuple[dict[str, Tensor]
             name: parameter.to(getattr(torch, recipe.published)).float()
             for name, parameter in finished.items()
         }
-    return finished, needs(finished, recipe.config, 8, recipe.stages[-1])
+    measured = {
+        damage: {group: round(share, 4) for group, share in found.items()}
+        for damage, found in taught.needs(finished, 8, recipe.steps).items()
+    }
+    return finished, taught.source | {taught.measured: measured}
 
 
 def _rate(recipe: Recipe, step: int) -> float:
@@ -82,14 +76,6 @@ def _rate(recipe: Recipe, step: int) -> float:
         else (recipe.steps - step) / (recipe.steps - recipe.decay_start)
     )
     return min(1.0, (step + 1) / recipe.warmup_steps) * max(falling, 0.02)
-
-
-def _loss(batch: Batch, parameters: dict[str, Tensor], config: ToyConfig) -> Tensor:
-    _, left = dense.resume(batch.prefixes, parameters, config, 0, [None] * len(config.layer_types))
-    past = branch(left, batch.sources, config)
-    logits, _ = dense.resume(batch.tokens, parameters, config, batch.prefixes.shape[1], past)
-    wanted = batch.targets != IGNORED
-    return F.cross_entropy(logits[wanted], batch.targets[wanted])
 
 
 def _optimizers(parameters: dict[str, Tensor], recipe: Recipe) -> Optimizers:

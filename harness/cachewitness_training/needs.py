@@ -7,7 +7,7 @@ every answer is compared with the right one, token by token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from cachewitness.toy.problems.families import GROUPS
 from cachewitness_reference.toy_model import dense
 from cachewitness_reference.toy_model.config import ToyConfig
-from cachewitness_training.branches import IGNORED, Batch, Branches
+from cachewitness_training.branches import IGNORED, Branches
 from cachewitness_training.paths import ZERO, branch, dropped, kinds
 from cachewitness_training.recipes import Stage
 
@@ -43,7 +43,7 @@ def needs(parameters: Mapping[str, Tensor], config: ToyConfig, batches: int, sta
             _, left = dense.resume(
                 batch.prefixes, parameters, config, 0, [None] * len(config.layer_types)
             )
-            for name, sources in _damages(batch, config).items():
+            for name, sources in damages(config, batch.rows, len(batch.prefixes)).items():
                 logits, _ = dense.resume(
                     batch.tokens,
                     parameters,
@@ -60,14 +60,14 @@ def needs(parameters: Mapping[str, Tensor], config: ToyConfig, batches: int, sta
     }
 
 
-def _damages(batch: Batch, config: ToyConfig) -> dict[str, Tensor]:
-    rows = len(batch.prefixes)
-    found = {"nothing": dropped(config, "", batch.rows, {})}
+def damages(config: ToyConfig, rows: Sequence[int], prefixes: int) -> dict[str, Tensor]:
+    """Return by damage what each layer goes on from (`paths`), for branches of the given `rows`
+    of so many prefixes.
+    """
+    found = {"nothing": dropped(config, "", rows, {})}
     for kind in kinds(config):
-        found[f"{kind} zeroed"] = dropped(
-            config, kind, batch.rows, dict.fromkeys(range(rows), ZERO)
-        )
+        found[f"{kind} zeroed"] = dropped(config, kind, rows, dict.fromkeys(range(prefixes), ZERO))
         found[f"{kind} of another"] = dropped(
-            config, kind, batch.rows, {row: (row + 1) % rows for row in range(rows)}
+            config, kind, rows, {row: (row + 1) % prefixes for row in range(prefixes)}
         )
     return {name: torch.tensor(sources) for name, sources in found.items()}

@@ -8,6 +8,7 @@ from typing import Any
 from cachewitness.toy.problems.contexts import FULL_SIZE, Size
 from cachewitness.toy.problems.words import VOCABULARY
 from cachewitness_reference.toy_model.config import ToyConfig
+from cachewitness_reference.toy_model.tokenizer import vocabulary
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Recipe:
     grown. A path that does not carry what is asked for is cut in a share `cut` of the questions. A
     `published` model is written in Hugging Face form, in the dtype of that name; engines that unify
     page sizes must give it blocks of at most `block_max` tokens if it has states.
+
+    What it learns are word problems, in stages, or the text of `packages`, in windows of so many
+    tokens.
     """
 
     name: str
@@ -52,11 +56,18 @@ class Recipe:
     grown_from: str = ""
     published: str = ""
     block_max: int = 128
+    packages: tuple[str, ...] = ()
+    window: int = 0
 
 
 def as_data(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as plain data, to be kept with what it made."""
-    return asdict(recipe)
+    """Return the recipe as plain data, to be kept with what it made; what only text has is left
+    out of another one.
+    """
+    data = asdict(recipe)
+    for name in () if recipe.packages else ("packages", "window"):
+        del data[name]
+    return data
 
 
 SMALL_FIRST = (
@@ -74,6 +85,8 @@ FEWER_FACTS = tuple(
 )
 """The same, sooner, for a model that has half of the facts to learn."""
 
+BYTES = vocabulary(())
+"""Printable ASCII characters, newline and all bytes, a token each."""
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -142,6 +155,32 @@ RECIPES = {
             adam_rate=1e-3,
             grown_from="toy",
             published="bfloat16",
+        ),
+        Recipe(
+            "bytes",
+            ToyConfig(
+                vocab_size=len(BYTES),
+                hidden_size=256,
+                intermediate_size=640,
+                layer_types=(
+                    "linear_attention",
+                    "linear_attention",
+                    "linear_attention",
+                    "full_attention",
+                ),
+                head_dim=64,
+                partial_rotary_factor=0.25,
+                linear_key_head_dim=64,
+                linear_value_head_dim=64,
+            ),
+            (),
+            steps=440,
+            decay_start=300,
+            warmup_steps=50,
+            tokens_per_step=3072,
+            published="bfloat16",
+            packages=("networkx", "torch"),
+            window=768,
         ),
     )
 }

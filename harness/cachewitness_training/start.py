@@ -29,12 +29,14 @@ Parameters = dict[str, Tensor]
 
 
 def first_parameters(recipe: Recipe) -> Parameters:
-    """Return grown parameters, or random ones with loud embeddings, quiet layers and memories that
-    last and recall.
+    """Return grown parameters, plain random ones for a text, or random ones with loud embeddings,
+    quiet layers and memories that last and recall.
 
     With quiet layers each sees mostly its own token at first; the final norm brings the logits back
     to scale.
     """
+    if recipe.packages:
+        return weights.random_weights(recipe.config, recipe.seed)
     if recipe.grown_from:
         read = checkpoint.load(checkpoints() / recipe.grown_from)
         return grow(read.weights, read.config, recipe.config, recipe.seed)

@@ -17,12 +17,11 @@ if importlib.util.find_spec("benchmarks") is None:
     pytest.skip("benchmarks are not installed: run from a checkout", allow_module_level=True)
 
 from benchmarks.damages import DAMAGES, WHOLE
-from benchmarks.needed import Row, caches, in_transformers, paged
-from cachewitness._util.data import fixtures
+from benchmarks.needed import Row, caches, in_transformers, paged, taught
 from suites.support.sampled import chosen, fewer
 
 QUESTIONS = fewer(72, 24)
-FOLDERS = {folder.name: folder for folder in sorted((fixtures() / "checkpoints").iterdir())}
+FOLDERS = {folder.name: folder for folder in taught()}
 HAS = {
     "toy": {"full", "recurrent", "window"},
     "qwen3_5": {"full", "recurrent"},

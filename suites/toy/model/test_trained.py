@@ -15,15 +15,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cachewitness._util.data import fixtures
 from cachewitness.toy.problems.fixture import STOP, Item, generate, load
-from cachewitness_reference.toy_model import checkpoint, export
+from cachewitness_reference.toy_model import checkpoint, dense, export
 from cachewitness_reference.toy_model.paged import Chunk, step
 from cachewitness_reference.toy_model.tokenizer import Tokenizer
 from cachewitness_training.recipes import RECIPES, as_data
 
 pytestmark = pytest.mark.toy
 FOLDERS = {name: fixtures() / "checkpoints" / name for name in RECIPES}
+PROBLEMS = [name for name in RECIPES if not RECIPES[name].packages]
+TEXTS = fixtures() / "english_texts" / "texts.jsonl"
 EVERY = 5
 """One problem in so many is answered here: ten of each tenant."""
+NATS_MAX = 2.2
+"""What a byte of English text costs the checkpoint of bytes at most."""
 
 
 def asked() -> list[Item]:
@@ -34,7 +38,7 @@ def result(answer: str) -> str:
     return answer.rpartition("#### ")[2]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_checkpoint_is_whole_small_and_made_by_the_recipe_that_is_here(name: str) -> None:
     read = checkpoint.load(FOLDERS[name])
     assert (FOLDERS[name] / checkpoint.WEIGHTS).stat().st_size <= checkpoint.WEIGHTS_BYTES_MAX
@@ -45,6 +49,39 @@ def test_checkpoint_is_whole_small_and_made_by_the_recipe_that_is_here(name: str
     remembers = "linear_attention" in read.config.layer_types
     assert set(right) == {"full", "window"} | ({"recurrent"} if remembers else set())
     assert min(right.values()) >= 0.98, right
+
+
+def test_checkpoint_of_bytes_is_made_by_the_recipe_that_is_here_and_has_learnt() -> None:
+    """Of what a byte costs before it was trained little is left, and damage to a cache costs more
+    than none.
+    """
+    read = checkpoint.load(FOLDERS["bytes"])
+    made = json.loads((FOLDERS["bytes"] / checkpoint.RECIPE).read_text())
+    nats = {damage: found["nats a byte"] for damage, found in made.pop("nats").items()}
+    assert made.pop("text").keys() == {"learnt", "held_out", "sha256"}
+    assert made == json.loads(json.dumps(as_data(RECIPES["bytes"])))
+    assert read.config == RECIPES["bytes"].config
+    untrained = nats.pop("untrained")
+    assert nats["nothing"] == min(nats.values()) < untrained / 3
+
+
+def test_checkpoint_of_bytes_expects_english_text_and_transformers_computes_the_same() -> None:
+    """Text that it was not trained on, of this repository's own pages."""
+    model, tokenizer = opened("bytes")
+    read = checkpoint.load(FOLDERS["bytes"])
+    rows = [json.loads(line) for line in TEXTS.read_text().splitlines()][::16]
+    for row in rows:
+        text = row["prefix"] + row["text"]
+        tokens = torch.tensor(
+            [Tokenizer.load(FOLDERS["bytes"] / checkpoint.TOKENIZER).encode(text)]
+        )
+        assert tokens.tolist() == [tokenizer(text).input_ids] and tokens.shape[1] == len(text)
+        with torch.no_grad():
+            ours = dense.forward(tokens, read.weights, read.config)
+            theirs = model(tokens).logits
+        assert float((ours - theirs).abs().max()) < 1e-3
+        nats = torch.nn.functional.cross_entropy(theirs[0, :-1], tokens[0, 1:])
+        assert float(nats) < NATS_MAX
 
 
 def test_frozen_problems_are_what_the_generator_makes() -> None:

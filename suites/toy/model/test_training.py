@@ -24,12 +24,12 @@ from cachewitness.toy.problems.contexts import Size
 from cachewitness_reference.toy_model import checkpoint, dense
 from cachewitness_reference.toy_model.weights import random_weights
 from cachewitness_training import __main__ as command
-from cachewitness_training import loop
+from cachewitness_training import loop, text
 from cachewitness_training import needs as held_out
 from cachewitness_training.branches import IGNORED, Branches
 from cachewitness_training.loop import train
 from cachewitness_training.paths import ZERO, branch, carriers, draw_sources
-from cachewitness_training.recipes import RECIPES, Recipe, Stage
+from cachewitness_training.recipes import BYTES, RECIPES, Recipe, Stage
 
 pytestmark = pytest.mark.toy
 torch.set_num_threads(1)  # as the command does: with more, sums are not rounded the same way twice
@@ -105,6 +105,31 @@ def test_command_prints_as_it_goes_and_overwrites_only_when_asked_to(
     (tmp_path / "notes" / "mine.txt").write_text("mine")
     assert CliRunner().invoke(command.main, ["tiny", str(tmp_path / "notes")]).exit_code == 1
     assert CliRunner().invoke(command.main, ["tiny", folder, "--overwrite"]).exit_code == 0
+
+
+def test_text_is_learnt_and_says_what_it_was(
+    tiny: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The docstrings of a package, but of the files that are held out."""
+    monkeypatch.setattr(text, "HELD_OUT_ONE_IN", 2)
+    monkeypatch.setattr(text, "ROWS", 2)
+    config = replace(CONFIG, vocab_size=len(BYTES), head_dim=16)
+    reading = {"packages": ("click",), "window": text.BEHIND + 32, "tokens_per_step": 320}
+    recipe = replace(tiny, config=config, stages=(), steps=2, decay_start=1, **reading)
+    _, found = train(recipe, tmp_path / "kept", quiet)
+    assert found["text"]["learnt"] > 10_000 and found["text"]["held_out"] > 10_000
+    nats = {damage: one["nats a byte"] for damage, one in found["nats"].items()}
+    assert {"nothing", "untrained", "recurrent zeroed", "full of another"} <= set(nats)
+    assert nats["nothing"] < nats["untrained"]
+
+
+def test_text_is_split_by_files_and_of_a_package_that_is_installed() -> None:
+    found = [*text.docstrings(["click"])]
+    learnt, held_out = text.split(found)
+    assert len(learnt) + len(held_out) == len(found) == len({one for _, one in found})
+    assert all(len(one) >= text.SHORTEST and name.startswith("click/") for name, one in found)
+    with pytest.raises(UsageError, match="no_such_package: is not installed"):
+        [*text.docstrings(["no_such_package"])]
 
 
 def test_problems_are_written_and_overwritten_only_when_asked_to(tmp_path: Path) -> None:
