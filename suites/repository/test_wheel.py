@@ -123,7 +123,7 @@ def test_the_public_names_are_a_typed_package_in_it(names: list[str], unpacked: 
 
 def test_it_is_small(wheel: Path) -> None:
     """Weights serve scores alone; they come with another distribution (ci/checkpoints)."""
-    assert wheel.stat().st_size < 2_200_000
+    assert wheel.stat().st_size < 2_300_000
 
 
 def test_without_the_checkpoints_it_says_where_they_are(unpacked: Path) -> None:

@@ -9,14 +9,12 @@ have had it anyway. Who is to be preempted is the engine's own affair.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from cachewitness.core.checkers import capacity
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Found
 from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import Copy, Preempted, Release, StepBegin
 from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.page_bound import pages_of
 
 VAIN = "vain-preemption"
 
@@ -54,8 +52,8 @@ class Preemptions:
         return (
             _vain(
                 event.r,
-                "leaves room for all tokens of every request that lives",
-                f"request {event.r} was preempted; every request had room beside the others",
+                "has room beside all other requests that live, with all of their tokens",
+                f"request {event.r} was preempted; the pools hold all requests at once",
             ),
         )
 
@@ -97,25 +95,23 @@ def _held_alone(ledger: Ledger, r: str) -> set[tuple[int, int]]:
 
 
 def _everybody_has_room(ledger: Ledger) -> bool:
-    """Whether each live request has room beyond doubt beside what others hold, with a block of each
-    group to spare for each step in flight.
+    """Whether the pools hold all live requests at once beyond doubt, beside what copies hold and
+    with a block of each group to spare for each step in flight.
     """
-    spare = ledger.header.rules.reserved_pages + len(ledger.local) * len(ledger.open_steps)
+    rules = ledger.header.rules
     return all(
-        capacity.room_beside(
-            ledger,
-            r,
-            {
-                pool: spare + sum(_others(record.holders, r) for record in records.values())
-                for pool, records in ledger.records.items()
-            },
+        records.grows
+        or sum(
+            pages_of(groups, len(request.tokens), rules.drafts)
+            for request in ledger.requests.live.values()
         )
-        for r in ledger.requests.live
+        + rules.reserved_pages
+        + len(groups) * len(ledger.open_steps)
+        + sum(bool(record.holders.keys() - ledger.requests.live) for record in records.values())
+        <= records.capacity
+        for pool, records in ledger.records.items()
+        if (groups := [group for group in ledger.local if group.pool == pool])
     )
-
-
-def _others(holders: Iterable[str], r: str) -> bool:
-    return any(holder != r for holder in holders)
 
 
 def _vain(r: str, what: str, line: str) -> Finding:

@@ -43,6 +43,28 @@ def resumed_request_refused(engine: Driver) -> None:
 
 
 @mutant(
+    name="victim-beside-room",
+    mirrors="vllm-project/vllm#49674 (preemptions that give nobody room)",
+    anomaly="vain-preemption",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+    level="scheduler",
+)
+def victim_beside_room(engine: Driver) -> None:
+    """Whoever runs is refused blocks once, though there are some, so somebody is preempted."""
+    refused: set[str] = set()
+
+    def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if request.num_computed_tokens and request.request_id not in refused:
+            refused.add(request.request_id)
+            return None
+        return original(request, *args, **kwargs)
+
+    wrap(core(engine), "allocate_slots", allocate_slots)
+
+
+@mutant(
     name="second-preemption-crashes",
     mirrors="sgl-project/sglang#18694",
     anomaly="engine-crashed",
