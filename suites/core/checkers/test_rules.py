@@ -126,8 +126,7 @@ def test_in_steps_in_flight_that_are_taken_back_nobody_is_kept_from_running(
     for event in history.events:
         if isinstance(event, Preempted):
             event.by_engine = by_engine
-    found = [finding.anomaly for finding in check(history).findings]
-    assert found.count("no-progress") == by_engine and ("vain-preemption" in found) == by_engine
+    assert [finding.anomaly for finding in check(history).findings] == ["no-progress"] * by_engine
 
 
 @pytest.mark.parametrize("withdraws", [False, True])

@@ -236,7 +236,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
     Anomaly(
         "vain-preemption",
         "a request that an engine preempts by itself gives a page back at once that nobody else"
-        " holds, and somebody lacked room",
+        " holds",
         "requests lose what they computed, one after the other, and nobody gains by it",
         "work",
     ),

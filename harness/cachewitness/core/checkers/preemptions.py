@@ -3,18 +3,16 @@
 Every answer is right, and what the request had computed is computed again. A preemption gives room
 only if a page that nobody else holds is free when it is over. Pages that a step in flight, or a
 copy, still needs come back later, so a scheduler that goes on to the next victim empties its queue
-in one step and has nothing for it. And room is given for nothing where everybody who lives would
-have had it anyway. Who is to be preempted is the engine's own affair.
+in one step and has nothing for it. Who is to be preempted, and whether anybody must be, is the
+engine's own affair.
 """
 
 from __future__ import annotations
 
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.checkers.protocol import Found
 from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import Copy, Preempted, Release, StepBegin
 from cachewitness.core.ledger.ledger import Ledger
-from cachewitness.core.page_bound import pages_of
 
 VAIN = "vain-preemption"
 
@@ -34,28 +32,16 @@ class Preemptions:
         for move in event.moves:
             self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
 
-    def preempted(self, ledger: Ledger, event: Preempted) -> Found:
-        """Take note of what the victim holds alone, and judge whether anybody lacked room.
-
-        Pages that were given back before the preemption was reported cannot be told from those
-        that were free, so nothing is judged of such a victim.
+    def preempted(self, ledger: Ledger, event: Preempted) -> None:
+        """Take note of what the victim holds alone; who has given its pages back already holds
+        none.
         """
-        if event.r in self._lost or not event.by_engine:
-            self._lost.discard(event.r)
-            return None
-        if not ledger.holdings.pages_of.get(event.r, 0):
-            return None
+        lost = event.r in self._lost
+        self._lost.discard(event.r)
+        if lost or not event.by_engine:
+            return
         if held := _held_alone(ledger, event.r):
             self._victims[event.r] = held
-        if not _everybody_has_room(ledger):
-            return None
-        return (
-            _vain(
-                event.r,
-                "has room beside all other requests that live, with all of their tokens",
-                f"request {event.r} was preempted; the pools hold all requests at once",
-            ),
-        )
 
     def released(self, ledger: Ledger, event: Release) -> None:
         """Forget a victim of whom a page becomes free by this."""
@@ -92,26 +78,6 @@ def _held_alone(ledger: Ledger, r: str) -> set[tuple[int, int]]:
         for page, record in ledger.records[pool].items()
         if record.holders.keys() == {r}
     }
-
-
-def _everybody_has_room(ledger: Ledger) -> bool:
-    """Whether the pools hold all live requests at once beyond doubt, beside what copies hold and
-    with a block of each group to spare for each step in flight.
-    """
-    rules = ledger.header.rules
-    return all(
-        records.grows
-        or sum(
-            pages_of(groups, len(request.tokens), rules.drafts)
-            for request in ledger.requests.live.values()
-        )
-        + rules.reserved_pages
-        + len(groups) * len(ledger.open_steps)
-        + sum(bool(record.holders.keys() - ledger.requests.live) for record in records.values())
-        <= records.capacity
-        for pool, records in ledger.records.items()
-        if (groups := [group for group in ledger.local if group.pool == pool])
-    )
 
 
 def _vain(r: str, what: str, line: str) -> Finding:

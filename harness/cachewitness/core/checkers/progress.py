@@ -42,8 +42,7 @@ class Progress(Checker):
     summary = (
         "a request that is asked for, and for which the pool has room, runs within the declared"
         " number of steps, and the engine gives nobody up who could run alone; a reset that nothing"
-        " stands in the way of is done; whom the engine preempts gives room at once, and somebody"
-        " lacked it"
+        " stands in the way of is done; whom the engine preempts gives room at once"
     )
     anomalies = ("no-progress", "refused-reset", VAIN)
 
@@ -178,7 +177,8 @@ class Progress(Checker):
             self._idle.clear()
         if event.by_engine:
             self._taken.add((event.step, event.r))
-        return self._preemptions.preempted(ledger, event)
+        self._preemptions.preempted(ledger, event)
+        return None
 
     def on_extended(self, ledger: Ledger, event: Extended) -> Found:
         """Note that a session goes on from fewer tokens than it had."""

@@ -43,25 +43,35 @@ def resumed_request_refused(engine: Driver) -> None:
 
 
 @mutant(
-    name="victim-beside-room",
-    mirrors="vllm-project/vllm#49674 (preemptions that give nobody room)",
+    name="victims-free-nothing-yet",
+    mirrors="vllm-project/vllm#49674",
     anomaly="vain-preemption",
     checker="progress",
     group="O",
     engines=REFERENCE,
     level="scheduler",
 )
-def victim_beside_room(engine: Driver) -> None:
-    """Whoever runs is refused blocks once, though there are some, so somebody is preempted."""
-    refused: set[str] = set()
+def victims_free_nothing_yet(engine: Driver) -> None:
+    """Who is preempted keeps its blocks until the next step is scheduled, so the next one is
+    preempted as well.
+    """
+    scheduler = adapter(engine).scheduler
+    manager = core(engine)
+    give_back = manager.free
+    kept: list[Any] = []
 
-    def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        if request.num_computed_tokens and request.request_id not in refused:
-            refused.add(request.request_id)
-            return None
-        return original(request, *args, **kwargs)
+    def preempt(original: Any, request: Any) -> None:
+        manager.free = kept.append
+        original(request)
+        manager.free = give_back
 
-    wrap(core(engine), "allocate_slots", allocate_slots)
+    def schedule(original: Any, *args: Any, **kwargs: Any) -> Any:
+        while kept:
+            give_back(kept.pop())
+        return original(*args, **kwargs)
+
+    wrap(scheduler, "_preempt", preempt)
+    wrap(scheduler, "schedule", schedule)
 
 
 @mutant(
