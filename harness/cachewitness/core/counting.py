@@ -43,8 +43,6 @@ class Counting:
         self._requests = requests
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
         self._header = header
-        self._begun: set[str] = set()
-        """Requests that were looked up, or ran: who ends before that may be another rank's."""
         self._in_flight: dict[int, dict[str, list[int]]] = {}
         """By step in flight: the drafts of each run that has some."""
         self._verified: dict[str, list[int]] = {}
@@ -83,11 +81,10 @@ class Counting:
         largest.prompt = max(largest.prompt, event.keep + len(event.tokens))
 
     def _end(self, event: Aborted | Finished) -> None:
-        if event.by_engine and self._header.rules.ranks > 1 and event.r not in self._begun:
-            self.activity.requests -= 1
+        if event.by_engine and self._header.rules.ranks > 1 and not self._requests[event.r].begun:
+            self.activity.requests -= 1  # another rank's
         else:
             self.activity.aborted_by_engine += event.by_engine
-        self._begun.discard(event.r)
 
     def _unpublish(self, event: Unpublish) -> None:
         self.activity.evictions += event.reason == "evict"
@@ -101,7 +98,6 @@ class Counting:
     def _hit(self, event: Hit) -> None:
         activity = self.activity
         activity.lookups += 1
-        self._begun.add(event.r)
         if event.resume:
             activity.hits += 1
             activity.hit_tokens += event.resume
@@ -131,7 +127,6 @@ class Counting:
 
     def _step_begin(self, event: StepBegin) -> None:
         self.activity.overlapped_steps += bool(self._in_flight)
-        self._begun.update(run.r for run in event.runs)
         self._in_flight[event.step] = {run.r: run.drafts for run in event.runs if run.drafts}
 
     def _settle(self, event: Settled) -> None:

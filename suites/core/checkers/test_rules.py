@@ -574,3 +574,19 @@ def test_what_a_reset_ended_is_not_hit_under_another_key() -> None:
     )  # held a little longer
     assert _found(computed + "reset failed\n" + hit) == ["refused-reset"]
     assert _found(computed + "reset ok\n" + anew) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "found"),
+    [
+        ("", []),
+        ("acquire r2 | 1 2\nstep 1: r2 0..5 | 1 2\npreempt r2\nrelease r2\n", ["no-progress"]),
+    ],
+)
+def test_who_ran_on_this_rank_stays_on_it(before: str, found: list[str]) -> None:
+    """It has lost its pages, and what it computed, when the engine gives it up."""
+    text = f"pool 0: 8 pages, null 0\ngroup 0: full block 4\nrules: no-caching, two-ranks\n{before}"
+    history = parse(
+        text.replace("two-ranks\n", "two-ranks\nsubmit r2 b:5\n") + "abort r2 by engine\n"
+    )
+    assert [finding.anomaly for finding in check(history).findings] == found

@@ -9,9 +9,11 @@ engine's own affair.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.wording import count
-from cachewitness.core.events import Copy, Preempted, Release, StepBegin
+from cachewitness.core.events import Preempted, Release, StepBegin
 from cachewitness.core.ledger.ledger import Ledger
 
 VAIN = "vain-preemption"
@@ -27,10 +29,9 @@ class Preemptions:
         self._lost: set[str] = set()
         """Who holds pages that a load from another tier did not fill, and so begins anew."""
 
-    def failed(self, ledger: Ledger, event: Copy) -> None:
+    def failed(self, lost: Collection[str]) -> None:
         """Take note of whom a copy that failed was for."""
-        for move in event.moves:
-            self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
+        self._lost.update(lost)
 
     def preempted(self, ledger: Ledger, event: Preempted) -> None:
         """Take note of what the victim holds alone; who has given its pages back already holds
@@ -59,16 +60,7 @@ class Preemptions:
     def began(self, event: StepBegin) -> tuple[Finding, ...]:
         """Judge whether the victims gave anything back since they were preempted."""
         victims, self._victims = self._victims, {}
-        return tuple(
-            _vain(
-                r,
-                f"held {count(len(held), 'page')} alone, of which none is free before step"
-                f" {event.step} begins",
-                f"request {r} was preempted; of its {count(len(held), 'page')} none was free before"
-                f" step {event.step}",
-            )
-            for r, held in victims.items()
-        )
+        return tuple(_vain(r, len(held), event.step) for r, held in victims.items())
 
 
 def _held_alone(ledger: Ledger, r: str) -> set[tuple[int, int]]:
@@ -80,6 +72,12 @@ def _held_alone(ledger: Ledger, r: str) -> set[tuple[int, int]]:
     }
 
 
-def _vain(r: str, what: str, line: str) -> Finding:
-    sentence = f"Let {r}, which the engine preempted, be a request that {what}: a contradiction."
+def _vain(r: str, held: int, step: int) -> Finding:
+    sentence = (
+        f"Let {r}, which the engine preempted, be a request that held {count(held, 'page')} alone,"
+        f" of which none is free before step {step} begins: a contradiction."
+    )
+    line = (
+        f"request {r} was preempted; of its {count(held, 'page')} none was free before step {step}"
+    )
     return Finding(anomaly=VAIN, r=r, sentence=sentence, line=line)

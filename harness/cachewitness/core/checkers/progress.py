@@ -235,12 +235,14 @@ class Progress(Checker):
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
         if event.phase == "fail":
-            self._preemptions.failed(ledger, event)
             self._load_failed |= load_failed(ledger.header, event)
             self._begin_anew()
+            lost = {
+                r for move in event.moves for r in ledger.records[move.dst_pool][move.dst].holders
+            }
+            self._preemptions.failed(lost)
             tier = ledger.header.rules.tier
-            for move in event.moves if tier is not None and tier.engine_aborts else ():
-                self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
+            self._lost.update(lost if tier is not None and tier.engine_aborts else ())
         return None
 
     def on_end(self, ledger: Ledger, event: Aborted | Finished) -> Found:
@@ -255,7 +257,9 @@ class Progress(Checker):
         most = ledger.header.rules.max_prompt
         prompt = request.prompt_tokens
         reserved = ledger.header.rules.reserved_pages
-        if ledger.header.rules.ranks > 1 and not _begun(ledger, event.r):
+        if ledger.header.rules.ranks > 1 and not (
+            request.begun or ledger.holdings.pages_of.get(event.r, 0)
+        ):
             self.excused["ranks"] += 1
             return None
         fits = capacity.fits_alone(ledger, event.r, reserved)
@@ -384,12 +388,6 @@ def _placed(ledger: Ledger, r: str) -> bool:
     request = ledger.requests[r]
     found = request.hit is not None or request.computed > 0 or not ledger.header.rules.caching
     return found or ledger.holdings.pages_of.get(r, 0) > 0
-
-
-def _begun(ledger: Ledger, r: str) -> bool:
-    """Whether a request was ever looked up, or ran, or holds pages."""
-    request = ledger.requests[r]
-    return request.hit is not None or request.computed > 0 or ledger.holdings.pages_of.get(r, 0) > 0
 
 
 def _others_run(ledger: Ledger, r: str) -> bool:

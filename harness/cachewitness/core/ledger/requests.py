@@ -45,7 +45,8 @@ class RequestRecord:
     `paused`: it holds its pages and waits for its client. `went_on` is how many of its tokens had
     been computed when it got more input last, `dropped` by position the prefixes up to the tokens
     that it went on without. With `prompt_logprobs` it may restore nothing. `load_failed`: of its
-    hit, not all was loaded from another tier.
+    hit, not all was loaded from another tier. `begun`: it was looked up, or ran, whatever it has
+    lost since.
     """
 
     r: str
@@ -67,6 +68,7 @@ class RequestRecord:
     dropped: dict[int, int] = field(default_factory=dict)
     prompt_logprobs: bool = False
     load_failed: bool = False
+    begun: bool = False
 
     def restart(self) -> None:
         """Forget what was computed: the request lost its pages."""
@@ -199,6 +201,7 @@ class Requests(dict[str, RequestRecord]):
         """Start a request where its hit ends."""
         request = self[event.r]
         request.restart()
+        request.begun = True
         request.hit = event
         request.computed = event.resume
         request.tainted = tainted
@@ -231,6 +234,8 @@ class Requests(dict[str, RequestRecord]):
     def begin_step(self, event: StepBegin) -> None:
         """Note who runs, and what of it is computed from other tokens than the request's own."""
         self.open_steps[event.step] = event
+        for run in event.runs:
+            self[run.r].begun = True
         self._note_fed(event.step, event.runs)
 
     def _note_fed(self, step: int, runs: list[Run]) -> None:
