@@ -176,9 +176,6 @@ class LMCache:
     def hold_back(self, *, held: bool) -> None:
         """Do nothing: it stores what requests have computed."""
 
-    def runs(self, output: Any) -> None:
-        """Do nothing: what it copies is seen when it is asked for."""
-
     def tell(self, meta: Any) -> None:
         """Let LMCache evict, as it does once a second, and let its server go away or come back
         if it is time.

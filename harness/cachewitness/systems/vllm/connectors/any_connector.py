@@ -14,7 +14,7 @@ Source: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/base.py`;
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -119,6 +119,7 @@ class AnyConnector(VllmSide):
         worker.register_kv_caches(layers)
         connector.get_num_new_matched_tokens = self._at_once(connector.get_num_new_matched_tokens)
         connector.reset_cache = self._forgetting(connector.reset_cache)
+        connector.build_connector_meta = self._noting(connector.build_connector_meta)
 
     @staticmethod
     def _refuse(source: Source, connector: Any, groups: Sequence[Any]) -> None:
@@ -158,6 +159,13 @@ class AnyConnector(VllmSide):
 
         return reset_cache
 
+    def _noting(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def build_connector_meta(output: Any) -> Any:
+            self._written = [*self._writes(output)]
+            return build(output)
+
+        return build_connector_meta
+
     def attach(self, pool: Any, copies: CopiesOf) -> None:
         """Take the device's block pool, observed, and what stands in for the device's copies."""
         self._pool = pool
@@ -169,12 +177,13 @@ class AnyConnector(VllmSide):
     def tell(self, meta: Any) -> None:
         """Do nothing: its copies are seen by what lies in the caches."""
 
-    def runs(self, output: Any) -> None:
-        """Take note of which blocks a step is to write, and of which it writes the last token."""
+    def _writes(self, output: Any) -> Iterator[tuple[int, int, Claim | None]]:
+        """Yield the blocks that a step is to write, with the group of each, and the prefix that it
+        ends if the step writes its last token.
+        """
         starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        self._written = []
         for r, tokens in output.num_scheduled_tokens.items():
             start = starts[r]
             stop = start + tokens
@@ -184,8 +193,7 @@ class AnyConnector(VllmSide):
             ):
                 for place in range(start // group.size, min(-(-stop // group.size), len(row))):
                     end = (place + 1) * group.size
-                    claim = Claim(end, r) if end <= known else None
-                    self._written.append((index, row[place], claim))
+                    yield index, row[place], Claim(end, r) if end <= known else None
 
     def loaded(self) -> None:
         """Begin, and end, the loads that the worker has made, and give the blocks that the step

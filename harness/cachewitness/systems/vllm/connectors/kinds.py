@@ -106,9 +106,6 @@ class Side(Memory, Protocol):
     def tell(self, meta: Any) -> None:
         """Take note of what its worker is told with a step."""
 
-    def runs(self, output: Any) -> None:
-        """Take note of what a step of the scheduler's computes."""
-
     def close(self) -> Any:
         """Let go of what it keeps beside this process's objects."""
 
@@ -125,9 +122,6 @@ class VllmSide:
 
     def close(self) -> None:
         """Nothing is held outside this process."""
-
-    def runs(self, output: Any) -> None:
-        """Do nothing: what it copies is seen when it is asked for."""
 
 
 class Connector:
@@ -222,7 +216,6 @@ class Connector:
         meta = output.kv_connector_metadata
         for side, metadata in zip(self._sides, getattr(meta, "metadata", (meta,)), strict=True):
             side.tell(metadata)
-            side.runs(output)
         return self._runner.work(output, lambda: self._copies.advance(failing))
 
     def books(self) -> Books:
