@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from cachewitness._util.workers import cores
 from cachewitness.core.events import Answer
 from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Level, Op, Submit, Trace
 from cachewitness.core.validate import load_trace
-from cachewitness.engines.isolation.engine import Isolation
-from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.engines.registry import parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.report.expected import Expectations, shipped
 from cachewitness.sessions.run.ceiling import ceiling
@@ -33,6 +31,7 @@ from cachewitness.systems.openvino_genai.settings import KV_BLOCK, multiplier_of
 from cachewitness.workloads.answer_stories import write
 from cachewitness.workloads.configurations import Configuration
 from suites.support.parameters import constant, weights_in
+from suites.support.real_openvino import engine, installed
 
 FINDINGS = {
     "exact-replay": "answer-differs",
@@ -50,17 +49,6 @@ LIST = "openvino-genai-2026.4.txt"
 RACE, TRIES = "in-the-same-step", 8
 """What differs from run to run: a state is read while it is written."""
 OF_ATTENTION_TOO = ("two-behind-one-tail", "cancelled-inside-a-block")
-installed = pytest.mark.skipif(
-    find_spec("openvino_genai") is None or not os.environ.get(MODELS),
-    reason=(
-        f"needs openvino-genai, and {MODELS} to name a folder of models; ci/stage_openvino.sh has"
-        " both"
-    ),
-)
-
-
-def engine(options: str) -> EngineSpec:
-    return parse(f"openvino-genai:{options}").isolated(Isolation())
 
 
 def stored(name: str) -> Trace:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,13 @@ from cachewitness.systems.openvino_genai.kind import MODELS, SIZED
 from cachewitness.vectors.consume import Consumed, consume
 from cachewitness_reference.openvino_genai.sizing import initial_tokens, target_blocks
 from suites.support.published_vectors import files
+from suites.support.real_openvino import installed
 
 KV, LA = 8192, 835584
 """Bytes of the blocks of which the vectors tell."""
 REFUSED = (
     "Check failed: SchedulerConfig cache_interval_multiplier must be greater than 0 when prefix"
     " caching is enabled"
-)
-installed = pytest.mark.skipif(
-    find_spec("openvino_genai") is None or not os.environ.get(MODELS),
-    reason=(
-        f"needs openvino-genai, and {MODELS} to name a folder of models; ci/stage_openvino.sh has"
-        " both"
-    ),
 )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,17 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import Finish, Op, Submit, Trace
-from cachewitness.engines.isolation.engine import Isolation
-from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.engines.registry import parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.openvino_genai.kind import MODELS, configurations
 from cachewitness.systems.openvino_genai.settings import KV_BLOCK
 from cachewitness.workloads.answer_stories import write
 from cachewitness.workloads.avoided import ROOMY
 from cachewitness_faults.openvino_genai.block_faults import FAULTS
+from suites.support.real_openvino import engine, installed
 
 VOCABULARY = 272
 """Ids of the models that ci/openvino_models.py makes."""
-installed = pytest.mark.skipif(
-    find_spec("openvino_genai") is None or not os.environ.get(MODELS),
-    reason=(
-        f"needs openvino-genai, and {MODELS} to name a folder of models; ci/stage_openvino.sh has"
-        " both"
-    ),
-)
-
-
-def engine(options: str) -> EngineSpec:
-    return parse(f"openvino-genai:{options}").isolated(Isolation())
 
 
 def exported(model: str) -> Path:
