@@ -205,8 +205,8 @@ def _counted(engine: Any) -> None:
     it.
     """
 
-    def through_file(original: Any, cache: list[Any]) -> Any:
-        loaded = original(cache)
+    def through_file(original: Any, cache: list[Any], file: str) -> Any:
+        loaded = original(cache, file)
         for layer in loaded:
             if hasattr(layer, "_temporal_order"):
                 layer.offset = layer.size()

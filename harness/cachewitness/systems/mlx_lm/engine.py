@@ -40,5 +40,7 @@ class MlxEngine(SteppedEngine[Server]):
 
     def close(self) -> None:
         """Let go of the batch and of what is kept."""
+        if self.server.folder is not None:
+            self.server.folder.cleanup()
         self.server.batch.close()
         self.server.store = None

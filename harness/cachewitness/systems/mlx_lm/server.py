@@ -26,6 +26,7 @@ from mlx_lm.models.cache import (
 )
 from mlx_lm.utils import load_model, load_tokenizer
 
+from cachewitness._util.errors import UsageError
 from cachewitness.core.engine_failure import native
 from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Submit
@@ -97,6 +98,14 @@ def _drawn(parameter: Any) -> Any:
     return parameter + SPREAD * mx.random.normal(parameter.shape, parameter.dtype)
 
 
+def _folder() -> TemporaryDirectory[str]:
+    """Return a folder for a cache's file. Raises UsageError if there can be none."""
+    try:
+        return TemporaryDirectory(prefix="cachewitness-")
+    except OSError as error:
+        raise UsageError(f"--engine {NAME}: files: {error}") from None
+
+
 @dataclass(eq=False)
 class Request(Generating):
     """A request in the batch: what is left of its prompt's segments, and whose caches it finds."""
@@ -122,7 +131,7 @@ class Server:
         files: bool = False,
     ) -> None:
         self.segment = segment
-        self.files = files
+        self.folder = _folder() if files else None
         self.store = LRUPromptCache(KEPT) if caching else None
         self.name = model
         self.vocabulary = vocabulary_of(model)
@@ -146,8 +155,8 @@ class Server:
         if self.store is not None:
             with native():
                 cache, rest = self.store.fetch_nearest_cache(owner, prompt)
-            if self.files and cache is not None:
-                cache = self.through_file(cache)
+            if self.folder is not None and cache is not None:
+                cache = self.through_file(cache, f"{self.folder.name}/cache.safetensors")
         found = len(prompt) - len(rest)
         segments, kinds = self.segments(prompt, found)
         with native():
@@ -156,10 +165,9 @@ class Server:
             )
         self.requests[uid] = Request(kinds, owner, r=op.r, restored=found)
 
-    def through_file(self, cache: list[Any]) -> list[Any]:
+    def through_file(self, cache: list[Any], file: str) -> list[Any]:
         """Return what the library loads of what it saved of a cache."""
-        with TemporaryDirectory(prefix="cachewitness-") as folder, native():
-            file = f"{folder}/cache.safetensors"
+        with native():
             save_prompt_cache(file, cache)
             loaded: list[Any] = load_prompt_cache(file)
             mx.eval([layer.state for layer in loaded])
