@@ -29,6 +29,10 @@ changelog() {
     output=$(python -m towncrier build --draft --version unreleased 2>&1) || { printf '%s\n' "$output"; return 1; }
 }
 
+# The tests are compiled beside the other checks, once: otherwise each worker would compile all of them. Errors are the tests' stage's.
+python -m pytest --collect-only >/dev/null 2>&1 &
+collected=$!
+
 stage lint python -m ruff check .
 stage format python -m ruff format --check .
 stage types python -m mypy
@@ -40,6 +44,7 @@ stage spelling python -m codespell_lib
 stage changelog changelog
 # Twice as many workers as cores: about as often as they compute, tests wait for a process that is slow or hangs on purpose.
 workers=$(python -c 'import os; print(2 * len(os.sched_getaffinity(0)))')
+wait "$collected"
 stage tests python -m pytest --numprocesses="$workers" --dist=worksteal
 
 cat <<'END'

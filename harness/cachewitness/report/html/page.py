@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -40,7 +40,7 @@ LIVES_MAX = 64
 """Pages whose lives are in the page of a failure."""
 
 
-class Picture(msgspec.Struct):
+class Picture(msgspec.Struct, dict=True):
     """One failure as the page shows it: what is said of it, its trace, and its history step by
     step. `folder` is what stands for `$DIR` in `replay`, empty if that does not stand there.
     """
@@ -78,12 +78,12 @@ class Picture(msgspec.Struct):
         found = [(life, life.began) for life in self.lives]
         return next(((life, event) for life, event in found if event), None)
 
-    @property
+    @cached_property
     def links(self) -> list[str]:
         """The names of the moments, in order."""
         return links(self.film) if self.film else []
 
-    @property
+    @cached_property
     def operation_links(self) -> list[str]:
         """By operation the name of its moment; empty where it has none."""
         if self.film is None:

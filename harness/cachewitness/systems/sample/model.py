@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from math import cos, exp, log
+from operator import mul
 from typing import NamedTuple
 
 VOCABULARY, WIDTH = 89, 6
@@ -71,7 +72,7 @@ class Model:
 
 
 def _dot(one: list[float], other: tuple[float, ...]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+    return sum(map(mul, one, other))
 
 
 def added(total: Key, key: Key) -> Key:
