@@ -161,7 +161,7 @@ RECIPES = {
             ToyConfig(
                 vocab_size=len(BYTES),
                 hidden_size=256,
-                intermediate_size=640,
+                intermediate_size=1280,
                 layer_types=(
                     "linear_attention",
                     "linear_attention",
@@ -174,8 +174,8 @@ RECIPES = {
                 linear_value_head_dim=64,
             ),
             (),
-            steps=440,
-            decay_start=300,
+            steps=1000,
+            decay_start=560,
             warmup_steps=50,
             tokens_per_step=3072,
             published="bfloat16",

@@ -31,7 +31,7 @@ CONFIG, WEIGHTS, TOKENIZER, RECIPE, SUMS = (
     "recipe.json",
     "SHA256SUMS",
 )
-WEIGHTS_BYTES_MAX = 8_000_000
+WEIGHTS_BYTES_MAX = 12_000_000
 FILE_BYTES_MAX = 1 << 28
 """What is written at most, and what is read of one file."""
 REMEDY = "restore the folder or train the model again"
@@ -53,7 +53,7 @@ def save(
     """Write a checkpoint in its own dtype. `tokenizer` and `recipe` are the JSON contents of their
     files.
 
-    Raises ModelError if the parameters are not those of the configuration or take more than 8 MB.
+    Raises ModelError if the parameters are not those of the configuration or take more than 12 MB.
     """
     check_shapes(weights, config, folder / WEIGHTS)
     write(folder, weights, {CONFIG: to_dict(config), TOKENIZER: tokenizer, RECIPE: recipe})

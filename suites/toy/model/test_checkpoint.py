@@ -152,7 +152,7 @@ def test_parameters_of_another_model_are_not_saved(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-def test_checkpoint_of_more_than_eight_megabytes_is_refused(tmp_path: Path) -> None:
-    large = model("mamba2", vocab_size=70_000)
-    with pytest.raises(ModelError, match="at most 8000000 are kept, so choose smaller sizes"):
+def test_checkpoint_of_more_than_twelve_megabytes_is_refused(tmp_path: Path) -> None:
+    large = model("mamba2", vocab_size=100_000)
+    with pytest.raises(ModelError, match="at most 12000000 are kept, so choose smaller sizes"):
         checkpoint.save(tmp_path, large, random_weights(large, 1), TOKENIZER, RECIPE)

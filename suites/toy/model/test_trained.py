@@ -26,7 +26,7 @@ PROBLEMS = [name for name in RECIPES if not RECIPES[name].packages]
 TEXTS = fixtures() / "english_texts" / "texts.jsonl"
 EVERY = 5
 """One problem in so many is answered here: ten of each tenant."""
-NATS_MAX = 2.2
+NATS_MAX = 1.9
 """What a byte of English text costs the checkpoint of bytes at most."""
 
 
