@@ -44,8 +44,9 @@ HIDDEN = 3.0
 of `PART` alone, all others being sound."""
 PART = 8
 """One prefix of so many, one at least, may hide a change."""
-FLOOR = 1e-6
-"""In nats: what a change or noise of 0 counts as in a ratio."""
+FLOOR = 4e-6
+"""In nats: what a change or noise of 0 counts as in a ratio. Float32 numbers between 16 and 32, as
+the likeliest tokens' logits are, lie 1.9e-6 apart, and a logarithm is the difference of two."""
 ROUNDING = 1e-9
 """Sums that lie so near are equal."""
 FLIPPED_MAX = 12
