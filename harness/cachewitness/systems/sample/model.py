@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from math import cos, exp, log
-from operator import mul
 from typing import NamedTuple
 
 VOCABULARY, WIDTH = 89, 6
@@ -72,7 +71,7 @@ class Model:
 
 
 def _dot(one: list[float], other: tuple[float, ...]) -> float:
-    return sum(map(mul, one, other))
+    return sum(map(float.__mul__, one, other))
 
 
 def added(total: Key, key: Key) -> Key:
