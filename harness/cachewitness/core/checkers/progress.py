@@ -250,6 +250,9 @@ class Progress(Checker):
         has room for.
         """
         self._circles.ended(event.r)
+        if not event.by_engine and _is_filled(ledger, event.r):
+            # Who waited for what was loaded for it waits for the next who asks for that.
+            self._idle.clear()
         if not event.by_engine or event.r in self._lost:
             return None
         self.opportunities += 1
@@ -388,6 +391,14 @@ def _placed(ledger: Ledger, r: str) -> bool:
     request = ledger.requests[r]
     found = request.hit is not None or request.computed > 0 or not ledger.header.rules.caching
     return found or ledger.holdings.pages_of.get(r, 0) > 0
+
+
+def _is_filled(ledger: Ledger, r: str) -> bool:
+    """Whether copies under way fill pages that a request holds."""
+    return any(
+        copies and r in ledger.records[pool][page].holders
+        for (pool, page), copies in ledger.contents.filling.items()
+    )
 
 
 def _others_run(ledger: Ledger, r: str) -> bool:

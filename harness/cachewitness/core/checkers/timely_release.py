@@ -9,7 +9,7 @@ engine gives pages back while their request runs is its own affair, so it declar
 
 from __future__ import annotations
 
-from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.finding import BEYOND_ANSWER, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count, named, page_list
 from cachewitness.core.events import Group, Header, Pool, Run, StepBegin
@@ -65,7 +65,11 @@ class TimelyRelease(Checker):
                 table = run.tables[group.id]
                 spent = [page for page in table[:first] if page >= 0 and page not in pool.null]
                 if spent:
-                    found.append(_late(run, group, spent, first, since))
+                    finding = _late(run, group, spent, first, since)
+                    counted_twice = _first_read(group, start - _dropped(ledger, run))
+                    if all(page < 0 or page in pool.null for page in table[:counted_twice]):
+                        finding.cause = BEYOND_ANSWER
+                    found.append(finding)
         return found
 
     def _earliest(self, ledger: Ledger, event: StepBegin, run: Run) -> tuple[int, int]:
@@ -82,6 +86,22 @@ class TimelyRelease(Checker):
         ]
         start, since = min([*begun, (run.start, event.step)])
         return min(start, ledger.requests[run.r].computed), since
+
+
+def _dropped(ledger: Ledger, run: Run) -> int:
+    """Return how many tokens steps in flight still compute of the answer behind which a session
+    went on.
+    """
+    requests = ledger.requests
+    if not requests[run.r].went_on:
+        return 0
+    return sum(
+        other.stop - other.start
+        for step, r in requests.ended_in_flight
+        if r == run.r
+        for other in requests.open_steps[step].runs
+        if other.r == r
+    )
 
 
 def _first_read(group: Group, start: int) -> int:

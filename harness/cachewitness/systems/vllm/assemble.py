@@ -190,7 +190,7 @@ def scheduler_engine(
     described = with_pools(
         described_by(header, options, source, rules, answer_windows(config)), observed
     )
-    alone = connector is None and shared_out is None
+    alone = shared_out is None
     able = [name for name in special.capabilities if alone or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, *undivided, options)

@@ -128,7 +128,7 @@ def _goes_on(layout: Layout, options: Mapping[str, Any], given: Mapping[str, str
     """
     drafts = options.get("num_speculative_tokens") or options.get("use_eagle")
     states = _has("recurrent")(layout, options, given)
-    return not given.get("connector") and not (drafts and states)
+    return not (drafts and states)
 
 
 SPECIAL: Mapping[str, Fits] = {

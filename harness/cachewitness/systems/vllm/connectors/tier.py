@@ -149,16 +149,19 @@ class KeyNames:
         self._unit = unit
         """Tokens for each hash."""
         self._named: dict[Hashable, Claim] = {}
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, list[Hashable]] = {}
+        """By request: the hashes that it had."""
 
     def learn(self, requests: Iterable[Any]) -> None:
-        """Note the hashes that requests have got."""
+        """Note the hashes that requests have got; a session that goes on may have lost its last."""
         for request in requests:
             hashes = request.block_hashes
-            seen = self._seen.get(request.request_id, 0)
-            for index in range(seen, len(hashes)):
+            seen = self._seen.setdefault(request.request_id, [])
+            while seen and seen[-1:] != hashes[len(seen) - 1 : len(seen)]:
+                seen.pop()
+            for index in range(len(seen), len(hashes)):
                 self._named[hashes[index]] = Claim((index + 1) * self._unit, request.request_id)
-            self._seen[request.request_id] = len(hashes)
+            seen += hashes[len(seen) :]
 
     def forget(self) -> None:
         """Forget what was said under old weights; requests that live say it again."""
