@@ -319,6 +319,22 @@ CONNECTED: tuple[Mutant, ...] = (
         anomaly="false-statistics",
         checker="statistics",
     ),
+    fault(
+        Edit(
+            "distributed.kv_transfer.kv_connector.utils",
+            "",
+            "yield_req_data",
+            "yield req_data.req_id, req_data.block_ids, True",
+            "yield req_data.req_id, req_data.block_ids, False",
+        ),
+        name="vllm-session-told-to-the-connector-again",
+        what=(
+            "A session that goes on is told with all of its blocks, and the connector takes them for"
+            " further ones: what it stores is another block's."
+        ),
+        anomaly="partial-commit",
+        checker="commit-order",
+    ),
 )
 
 OFFLOADED = (
@@ -328,6 +344,7 @@ OFFLOADED = (
     "vllm-offload-told-without-tokens",
     "vllm-offload-told-at-the-hashes-grain",
     "vllm-offload-told-with-the-tokens-before",
+    "vllm-session-told-to-the-connector-again",
 )
 """What is shown on `OffloadingConnector`; the others are on `SimpleCPUOffloadConnector`."""
 

@@ -199,6 +199,10 @@ SPECIAL = {
     "session went on": "a session whose answer was over got more input",
     "session went on beside a step in flight": "it did so while a step had not ended",
     "session preempted while it waits": "a session lost its pages while it waited for input",
+    "session fetched from tier": "a session found something in the second tier",
+    "session went on behind its tier": (
+        "a session got more input that had found something in the second tier"
+    ),
     "log-probabilities of a prompt": "a request asked for log-probabilities of its prompt",
     "log-probabilities of what is cached": (
         "it was computed from its first token on, and its first block was cached"

@@ -25,6 +25,9 @@ class SpecialRequests:
     def admitted(self, ledger: Ledger, event: Hit) -> Iterator[str]:
         """Yield the marks of an admission; whoever came earlier and waits was overtaken."""
         request = ledger.requests[event.r]
+        asked = self._asked.get(event.r)
+        if event.tier != "local" and asked is not None and asked.session:
+            yield "session fetched from tier"
         if request.prompt_logprobs:
             yield "log-probabilities of a prompt"
             if not event.resume and any(_has_first_block(ledger, request)):
@@ -68,6 +71,9 @@ class SpecialRequests:
     def extended(self, ledger: Ledger, event: Extended) -> Iterator[str]:
         """Yield the marks of a session that gets more input."""
         yield "session went on"
+        hit = ledger.requests[event.r].hit
+        if hit is not None and hit.tier != "local":
+            yield "session went on behind its tier"
         if ledger.open_steps:
             yield "session went on beside a step in flight"
 

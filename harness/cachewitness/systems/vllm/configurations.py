@@ -148,4 +148,6 @@ def connector_configurations() -> list[Configuration]:
         ),
         Configuration(smaller, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2}),
         Configuration(window, {"tier_pages": 32, "tier_delay": 2, "prompt_logprobs": True}),
+        Configuration(full, {"tier_pages": 48, "tier_delay": 2, "sessions": True}),
+        Configuration(window, {"tier_pages": 48, "sessions": True, "async_depth": 1}),
     ]

@@ -122,13 +122,12 @@ def _anywhere(layout: Layout, options: Mapping[str, Any], given: Mapping[str, st
 
 
 def _goes_on(layout: Layout, options: Mapping[str, Any], given: Mapping[str, str]) -> bool:
-    """Whether sessions are driven: not behind a connector, nor over states with drafts. Those are
-    moved by a stand-in where vLLM's first runner follows; with the second, what a session holds
-    behind its answer is not settled yet.
+    """Whether sessions are driven: not over states with drafts, which a stand-in moves where vLLM's
+    first runner follows.
     """
     drafts = options.get("num_speculative_tokens") or options.get("use_eagle")
     states = _has("recurrent")(layout, options, given)
-    return not (drafts and states)
+    return given.get("runner") == "second" or not (drafts and states)
 
 
 SPECIAL: Mapping[str, Fits] = {
