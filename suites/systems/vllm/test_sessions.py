@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from cachewitness.core.checkers.finding import BEYOND_ANSWER
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Aborted, Extended, Finished, Hit, Paused, ResetDone, StepBegin
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import (
     Extend,
     Finish,
+    GroupSpec,
+    Layout,
     Op,
     Reset,
     Step,
@@ -33,13 +36,19 @@ FIRST = Submit("a", "s:30", session=True, generate=3)
 
 
 def tell(
-    ops: list[Op], layout: str = "full", pages: int = 40, mutant: str = "", **options: Any
+    ops: list[Op],
+    layout: str | Layout = "full",
+    pages: int = 40,
+    mutant: str = "",
+    connector: str = "",
+    **options: Any,
 ) -> Result:
-    header = TraceHeader("t", layouts.load(layout), pages, level="scheduler", options=options)
-    return drive(
-        Trace(header, ops),
-        parse(f"vllm:source={SOURCE}{mutant and f',mutant={mutant}'}").open(header),
+    groups = layouts.load(layout) if isinstance(layout, str) else layout
+    header = TraceHeader("t", groups, pages, level="scheduler", options=options)
+    chosen = "".join(
+        f",{name}={value}" for name, value in (("mutant", mutant), ("connector", connector)) if value
     )
+    return drive(Trace(header, ops), parse(f"vllm:source={SOURCE}{chosen}").open(header))
 
 
 def chunks(result: Result, r: str = "a") -> list[tuple[int, int]]:
@@ -159,3 +168,36 @@ def test_who_asks_on_behind_a_whole_answer_does_not_hit_what_took_the_place_of_i
     assert tell(ops).findings == []
     found = tell(ops, mutant="vllm-session-keeps-a-hash-of-what-it-dropped").findings
     assert [finding.anomaly for finding in found] == ["stale-hit"]
+
+
+@pytest.mark.parametrize(("depth", "found"), [(1, ["late-release"]), (0, [])])
+def test_what_a_step_in_flight_computes_of_an_answer_that_is_over_is_taken_off_twice(
+    depth: int, found: list[str]
+) -> None:
+    """What vLLM does is found; a release that mends it fails here."""
+    window = Layout("window", [GroupSpec("sliding", 4, window=4)])
+    ops: list[Op] = [Submit("a", "s:10", session=True, generate=2), *[Step()] * 3]
+    ops += [Extend("a", "u:3", 2), Step(), Step()]
+    result = tell(ops, window, async_depth=depth, retention_interval=None)
+    assert [(one.anomaly, one.cause) for one in result.findings] == [
+        (anomaly, BEYOND_ANSWER) for anomaly in found
+    ]
+
+
+@pytest.mark.parametrize("name", ["simple", "simple-lazy", "offloading", "multi"])
+def test_a_session_goes_on_behind_what_it_loaded_and_what_it_computes_since_is_loaded(
+    name: str,
+) -> None:
+    """The device forgets all that the memory has: `b` is a session whose beginning is loaded, and
+    `c` loads what `b` got as further input.
+    """
+    ops: list[Op] = [Submit("a", "s:64"), *[Step()] * 3, Finish("a"), *[Step()] * 3]
+    ops += [Reset(running=True, tier="local"), Submit("b", "s:50", session=True, generate=3)]
+    ops += [*[Step()] * 6, Extend("b", "u:46", 2), *[Step()] * 5, Finish("b"), *[Step()] * 3]
+    ops += [Reset(running=True, tier="local"), Submit("c", "s:50 @b:2 u:46 w:8"), *[Step()] * 4]
+    result = tell(ops, connector=name, tier_pages=40)
+    assert result.findings == []
+    hits = {e.r: (e.tier, e.resume) for e in result.history.events if isinstance(e, Hit)}
+    assert hits["b"] == ("cpu", 48)
+    assert name == "simple-lazy" or (hits["c"][0] == "cpu" and hits["c"][1] > 64)
+    assert [type(e) for e in result.history.events if isinstance(e, Extended)] == [Extended]
