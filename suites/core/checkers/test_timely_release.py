@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cachewitness.core.checkers.timely_release import TimelyRelease
 from cachewitness.core.checkers.finding import BEYOND_ANSWER
+from cachewitness.core.checkers.timely_release import TimelyRelease
 from cachewitness.core.driving import check
 from cachewitness.core.events import (
     Accept,

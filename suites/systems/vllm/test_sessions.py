@@ -46,7 +46,9 @@ def tell(
     groups = layouts.load(layout) if isinstance(layout, str) else layout
     header = TraceHeader("t", groups, pages, level="scheduler", options=options)
     chosen = "".join(
-        f",{name}={value}" for name, value in (("mutant", mutant), ("connector", connector)) if value
+        f",{name}={value}"
+        for name, value in (("mutant", mutant), ("connector", connector))
+        if value
     )
     return drive(Trace(header, ops), parse(f"vllm:source={SOURCE}{chosen}").open(header))
 
