@@ -329,8 +329,8 @@ CONNECTED: tuple[Mutant, ...] = (
         ),
         name="vllm-session-told-to-the-connector-again",
         what=(
-            "A session that goes on is told with all of its blocks, and the connector takes them for"
-            " further ones: what it stores is another block's."
+            "A session that goes on is told with all of its blocks, and the connector takes them"
+            " for further ones: what it stores is another block's."
         ),
         anomaly="partial-commit",
         checker="commit-order",

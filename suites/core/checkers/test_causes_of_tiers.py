@@ -333,3 +333,22 @@ def test_nobody_runs_behind_a_load_that_failed(before: str, cause: str) -> None:
     idle = "".join(f"step {step}: \n" for step in range(3, 8))
     found = causes(WAITS + before + "release copy:1 | 3\n" + idle, "no-progress")
     assert found == [("no-progress", cause)]
+
+
+@pytest.mark.parametrize(
+    ("loads", "steps", "found"),
+    [
+        (" begun 7 1/0>0/3", 4, []),
+        (" begun 7 1/0>0/3", 5, ["no-progress"]),
+        ("", 3, ["no-progress"]),
+    ],
+    ids=["the wait begins anew", "and is found in its turn", "nothing was loaded"],
+)
+def test_who_waited_for_a_load_whose_client_goes_away_waits_anew(
+    loads: str, steps: int, found: list[str]
+) -> None:
+    """Nobody runs in two steps while c is loaded; a may wait for what is loaded for c."""
+    text = WAITS + "submit c y:4\nacquire c | 3\nacquire copy:1 | 3\n"
+    text += f"step 1:{loads}\nstep 2: \nabort c\nrelease c\n"
+    text += "".join(f"step {step}: \n" for step in range(3, steps + 1))
+    assert [anomaly for anomaly, _ in causes(text, "no-progress")] == found

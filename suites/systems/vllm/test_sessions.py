@@ -45,11 +45,8 @@ def tell(
 ) -> Result:
     groups = layouts.load(layout) if isinstance(layout, str) else layout
     header = TraceHeader("t", groups, pages, level="scheduler", options=options)
-    chosen = "".join(
-        f",{name}={value}"
-        for name, value in (("mutant", mutant), ("connector", connector))
-        if value
-    )
+    named = (("mutant", mutant), ("connector", connector))
+    chosen = "".join(f",{name}={value}" for name, value in named if value)
     return drive(Trace(header, ops), parse(f"vllm:source={SOURCE}{chosen}").open(header))
 
 
