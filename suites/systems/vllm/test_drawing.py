@@ -68,21 +68,16 @@ def test_requests_are_special_where_the_user_asks_for_it() -> None:
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_sessions_are_drawn_behind_a_connector_and_a_tier_nowhere_else(name: str) -> None:
     behind = drawn(f"vllm:connector={name}", count=60)
-    assert any("sessions" in one.options for one in behind)
+    untried = name.startswith(("example", "lmcache"))
+    assert untried is not any("sessions" in one.options for one in behind)
     assert any("tier_pages" in one.options for one in behind)
     assert all(one.options.get("enable_caching", True) for one in behind)
 
 
 def test_nothing_is_drawn_that_vllm_has_not() -> None:
     assert not any({"tier_pages", "pages_per_snapshot"} & one.options.keys() for one in drawn())
-
-
-@pytest.mark.parametrize(("name", "drafted"), [("vllm", False), ("vllm:runner=second", True)])
-def test_sessions_with_drafts_over_states_are_drawn_for_the_second_runner(
-    name: str, drafted: bool
-) -> None:
-    sessions = [one for one in drawn(name) if "sessions" in one.options]
-    assert sessions and drafted is any(
+    sessions = [one for one in drawn() if "sessions" in one.options]
+    assert sessions and not any(
         (one.options.get("num_speculative_tokens") or one.options.get("use_eagle"))
         and any(group.kind == "recurrent" for group in one.layout.groups)
         for one in sessions

@@ -29,6 +29,7 @@ from cachewitness.systems.vllm.build import (
 from cachewitness.systems.vllm.clock import Clock, TimedManager
 from cachewitness.systems.vllm.connectors.build import (
     LMCACHE,
+    WITH_SESSIONS,
     ConnectorChoice,
     configure,
     connected_header,
@@ -190,8 +191,9 @@ def scheduler_engine(
     described = with_pools(
         described_by(header, options, source, rules, answer_windows(config)), observed
     )
-    alone = shared_out is None
-    able = [name for name in special.capabilities if alone or name != "session"]
+    tried = connector is None or connector.kind.of_vllm in WITH_SESSIONS
+    goes_on = shared_out is None and tried
+    able = [name for name in special.capabilities if goes_on or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, *undivided, options)
     parts = (source, scheduler, observed, new_request, clock, options)

@@ -29,6 +29,8 @@ _IN_FLIGHT, _CHUNKED, _REMEMBERED = 35, 8, 75
 connector's memory has a size of its own."""
 _WITH_FULL = ("simple", "simple-lazy", "multi")
 """Connectors that want full attention among the groups."""
+_UNTRIED = ("example", "lmcache")
+"""How connectors begin that sessions were not tried with."""
 _ALONE = ("example",)
 """Connectors that vLLM refuses over several groups."""
 _APART = ("hisparse", "tensors")
@@ -122,12 +124,15 @@ def _anywhere(layout: Layout, options: Mapping[str, Any], given: Mapping[str, st
 
 
 def _goes_on(layout: Layout, options: Mapping[str, Any], given: Mapping[str, str]) -> bool:
-    """Whether sessions are driven: not over states with drafts, which a stand-in moves where vLLM's
-    first runner follows.
+    """Whether sessions are driven: not behind connectors with which they were not tried, nor over
+    states with drafts. Those are moved by a stand-in where vLLM's first runner follows; with the
+    second, drafts behind the end of an answer are not explained yet.
     """
+    if given.get("connector", "").startswith(_UNTRIED):
+        return False
     drafts = options.get("num_speculative_tokens") or options.get("use_eagle")
     states = _has("recurrent")(layout, options, given)
-    return given.get("runner") == "second" or not (drafts and states)
+    return not (drafts and states)
 
 
 SPECIAL: Mapping[str, Fits] = {

@@ -119,6 +119,8 @@ def _unlimited(pages: int, blocks: int, unit: int) -> dict[str, Any]:
 
 
 LMCACHE = "LMCacheMPConnector"
+WITH_SESSIONS = ("SimpleCPUOffloadConnector", "OffloadingConnector", "MultiConnector")
+"""The connectors behind which sessions are driven; with others they were not tried."""
 
 SIDES: Mapping[
     str,
