@@ -6,10 +6,11 @@ docs/results/score.md.
 
 Each damage is measured as `score --likelihood` measures a cache, by the same questions, and judged
 by the same code, over all questions and over the first ones. Cold answers are asked once for an
-engine. All answers are kept in FOLDER, and what is there is not asked again.
+engine. All answers are kept in FOLDER, and what is there is not asked again. Of engines that are
+not named, the page keeps the rows that it has.
 
 Needs what `ci/stage_likelihood.sh` installs: `xllamacpp`, for transformers `torch`, `gguf` and
-`accelerate`, for OpenVINO GenAI its three packages.
+`accelerate`, for OpenVINO GenAI its three packages, for mlx-lm also `mlx-cpu`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,14 +33,16 @@ from cachewitness.parity.likelihood.measuring import AGAINST, HIT, Asker, Measur
 from cachewitness.parity.likelihood.questions import Question, questions
 from cachewitness.parity.likelihood.verdict import Judged, Rules, judge
 from cachewitness.parity.scores import tasks
+from cachewitness.parity.scores.tasks import Task
 
 TITLE = "## What damage costs"
 LIMIT = 16
-LLAMA_CPP, TRANSFORMERS, OPENVINO = "llama.cpp", "transformers", "OpenVINO GenAI"
+LLAMA_CPP, TRANSFORMERS, OPENVINO, MLX = "llama.cpp", "transformers", "OpenVINO GenAI", "mlx-lm"
 PLANS = {
     LLAMA_CPP: Plan(positions=5, noise=4),
     TRANSFORMERS: Plan(positions=2, noise=1),
     OPENVINO: Plan(positions=2, noise=1),
+    MLX: Plan(positions=2, noise=1),
 }
 """What is compared: every token of an answer but the first, where there is no noise."""
 SERVER, PROXY = "pretrained_server.py", "prefix_fault_proxy.py"
@@ -92,7 +95,7 @@ class Bench:
     """Where answers are kept, and what is asked of each engine."""
 
     kept: Path
-    limit: int
+    task: Task
     plan: Plan
 
     def cold(self, engine: str, opened: Callable[[], Subject]) -> Kept:
@@ -101,7 +104,7 @@ class Bench:
 
     def asked(self, cold: Kept) -> list[Question]:
         """Return the questions."""
-        asked = questions(tasks.problems(self.limit), cold.tokens)
+        asked = questions(self.task, cold.tokens)
         cold.save()
         return asked
 
@@ -112,7 +115,7 @@ class Bench:
         print(f"{engine}: {damage}", flush=True)
         asked = self.asked(cold)
         name = re.sub(r"\W+", "-", f"{arm} {damage}")
-        asking = f"{self.limit}-{self.plan.positions}-{self.plan.noise}"
+        asking = f"{len(asked)}-{self.plan.positions}-{self.plan.noise}"
         subject = Kept(self.kept / engine / asking / f"{name}.json", opened)
         found = self._measured(asked, subject, cold, arm)
         if found.broken_off:
@@ -181,19 +184,20 @@ def of_llama_cpp(bench: Bench, model: Path) -> Iterator[Row]:
         cold = bench.cold(LLAMA_CPP, lambda: served(plain()))
         for damage, types in COMPARED.items():
             with started(SERVER, str(model), *types) as other:
-                opened = partial(_served, other)
+                opened = partial(served_at, other)
                 yield bench.row(LLAMA_CPP, damage, AGAINST, opened, cold)
         for damage, fault in PROXIED.items():
-            with _behind(plain, fault) as address:
-                yield bench.row(LLAMA_CPP, damage, HIT, partial(_served, address), cold)
+            with behind(plain, fault) as address:
+                yield bench.row(LLAMA_CPP, damage, HIT, partial(served_at, address), cold)
 
 
-def _served(address: Callable[[], str]) -> Subject:
+def served_at(address: Callable[[], str]) -> Subject:
+    """Return the server of an address that is known when it is called."""
     return served(address())
 
 
 @contextmanager
-def _behind(plain: Callable[[], str], fault: str) -> Iterator[Callable[[], str]]:
+def behind(plain: Callable[[], str], fault: str) -> Iterator[Callable[[], str]]:
     """Give what returns the address of a proxy with a fault, or of the server itself without."""
     if not fault:
         yield plain
@@ -206,7 +210,7 @@ def of_transformers(bench: Bench, model: Path) -> Iterator[Row]:
     """Yield the rows of transformers."""
     from benchmarks.damage_costs_faults import DAMAGES, Library
 
-    library = Library(model)
+    library = Library(model, DAMAGES)
     cold = bench.cold(TRANSFORMERS, lambda: library.opened("none"))
     library.prompts = [question.tokens for question in bench.asked(cold)]
     for damage in DAMAGES:
@@ -223,21 +227,67 @@ def of_openvino(bench: Bench, model: Path) -> Iterator[Row]:
         yield bench.row(OPENVINO, damage, HIT, partial(library.opened, damage), cold)
 
 
-ENGINES = {LLAMA_CPP: of_llama_cpp, TRANSFORMERS: of_transformers, OPENVINO: of_openvino}
+def of_mlx(bench: Bench, model: Path) -> Iterator[Row]:
+    """Yield the rows of mlx-lm, on the folder that lies beside the file."""
+    from benchmarks.damage_costs_mlx import DAMAGES, Library
+
+    library = Library(model.with_suffix(""), DAMAGES)
+    cold = bench.cold(MLX, lambda: library.opened("none"))
+    library.prompts = [question.tokens for question in bench.asked(cold)]
+    for damage in DAMAGES:
+        yield bench.row(MLX, damage, HIT, partial(library.opened, damage), cold)
+
+
+ENGINES = {
+    LLAMA_CPP: of_llama_cpp,
+    TRANSFORMERS: of_transformers,
+    OPENVINO: of_openvino,
+    MLX: of_mlx,
+}
 
 
 # --- the page -------------------------------------------------------------------------------------
 
 
-def section(rows: Sequence[Row], limit: int) -> str:
-    """Return the section of the page."""
+def rows_of(
+    measured: Mapping[str, Callable[[], Iterator[Row]]],
+    engines: Iterable[str],
+    page: Path | None,
+    title: str,
+) -> list[str]:
+    """Return the lines of a table by engine: what is measured, and of another engine what the page
+    has in the section of this title.
+    """
+    lines: list[str] = []
+    for engine in engines:
+        if engine not in measured:
+            lines += standing(page.read_text(encoding="utf-8"), title, engine) if page else []
+            continue
+        for row in measured[engine]():
+            lines.append(_line(row))
+            print(f"  {lines[-1]}", flush=True)
+    return lines
+
+
+def standing(page: str, title: str, engine: str) -> list[str]:
+    """Return the lines of an engine in the table of a section."""
+    section = page.partition(f"\n{title}\n")[2].partition("\n## ")[0]
+    return [line for line in section.splitlines() if f"| {engine} |" in line]
+
+
+def table(lines: Sequence[str]) -> str:
+    """Return the table."""
     head = [
         "| damage | engine | change | noise | cost (95 %) | perplexity | fails from | verdict |",
         "|---|---|--:|--:|--:|--:|--:|---|",
     ]
-    table = "\n".join([*head, *map(_line, rows)])
+    return "\n".join([*head, *lines])
+
+
+def section(lines: Sequence[str], limit: int) -> str:
+    """Return the section of the page."""
     intro = _HEAD.format(limit=limit, plans="; ".join(map(_plan, PLANS)))
-    return pages.flowed("\n\n".join([TITLE, intro, table, _READ, _unseen(rows)]))
+    return pages.flowed("\n\n".join([TITLE, intro, table(lines), _READ]))
 
 
 _HEAD = """What damage of a cache costs a token on real weights, by engine: Gemma 3 270M (Q4_K_M, 15
@@ -250,15 +300,17 @@ a request that may hit, which a proxy sends. **transformers** computes the same 
 and what a hit restores is itself damaged, in all layers or in those with windows. In **OpenVINO
 GenAI**, in float32 too, the blocks of 32 tokens that a hit restores are overwritten in all layers,
 or the pool keeps them in another type; its folder is the one that `ci/stage_likelihood.sh` exports
-beside the file. Change, noise and cost are in nats a token, *perplexity* is what the cost
-multiplies it by (e to the cost), and *fails from* is the fewest of these questions, one behind each
-prefix first, from which on the verdict is a failure."""
+beside the file. In **mlx-lm**, in float32 as well, the same is done to the caches that it finds as
+to those of transformers; *mlx-lm's* bits are the rounding of its `QuantizedKVCache`, in all layers,
+though it has none for windows and none for batches. Change, noise and cost are in nats a token,
+*perplexity* is what the cost multiplies it by (e to the cost), and *fails from* is the fewest of
+these questions, one behind each prefix first, from which on the verdict is a failure."""
 _READ = """A change that is larger than the noise has to be so behind several prefixes, six as a
-rule, before it fails, unless it is larger than the margin where there is no noise: in transformers
-and OpenVINO GenAI cold runs agree but for rounding, so that a change beyond 0.01 nats fails from
-the first question on, and a smaller one is unknown. Both tell the logarithm of the token that they
-chose alone, which moves less than the twenty best that llama.cpp tells: compare the rows of one
-engine."""
+rule, before it fails, unless it is larger than the margin where there is no noise: in all but
+llama.cpp cold runs agree but for rounding, so that a change beyond 0.01 nats fails from the first
+question on, and a smaller one is unknown. They tell the logarithm of the token that they chose
+alone, which moves less than the twenty best that llama.cpp tells: compare the rows of one engine.
+Where nothing stands under *fails from*, so many questions do not end in a failure."""
 
 
 def _plan(engine: str) -> str:
@@ -285,20 +337,6 @@ def _line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _unseen(rows: Sequence[Row]) -> str:
-    unseen = [
-        f"{row.damage} ({row.engine}: {row.judged.verdict}, a cost of {_upper(row):+.4f} at most)"
-        for row in rows
-        if row.judged.verdict != "fail" and not row.damage.startswith("none")
-    ]
-    return f"No failure with so many questions: {'; '.join(unseen) or 'none of these'}."
-
-
-def _upper(row: Row) -> float:
-    assert row.judged.cost is not None
-    return row.judged.cost.upper
-
-
 def main() -> None:
     """Measure what is not kept, print the section, and write the page if asked to."""
     parser = argparse.ArgumentParser(description="Measure what damage of a cache costs.")
@@ -308,13 +346,13 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=LIMIT)
     parser.add_argument("--write", type=Path, metavar="PAGE")
     given = parser.parse_args()
-    rows = []
-    for engine in given.engine or ENGINES:
-        bench = Bench(given.kept, given.limit, PLANS[engine])
-        for row in ENGINES[engine](bench, given.model):
-            print(f"  {_line(row)}", flush=True)
-            rows.append(row)
-    sections.tell(section(rows, given.limit), given.write)
+    task = tasks.problems(given.limit)
+    measured = {
+        engine: partial(ENGINES[engine], Bench(given.kept, task, PLANS[engine]), given.model)
+        for engine in given.engine or ENGINES
+    }
+    lines = rows_of(measured, ENGINES, given.write, TITLE)
+    sections.tell(section(lines, given.limit), given.write)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,20 @@ from cachewitness.parity.likelihood.asking import Subject
 from cachewitness.parity.likelihood.of_engine import EngineServed
 from cachewitness.systems.transformers.model import Model
 
-Damage = Callable[[Any, Any], None]
-"""Takes a layer of a cache, and the same layer of a cache of as many tokens of another prefix."""
+Change = Callable[[Any, Any], None]
+"""Takes a layer of a cache, which it changes, and the same layer of another cache."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is done to each layer of a cache that is found. The other cache has as many tokens of
+    another prefix or, of what goes stale, the first of the same one.
+    """
+
+    change: Change
+    stale: bool = False
+
+
 BLOCK, TWO = 16, 32
 MIDDLE = 256
 """So many tokens in front of its end lies the middle of a window."""
@@ -67,13 +79,15 @@ def _stored(scale: Tensor) -> Tensor:
     return scale.half().float()
 
 
-def _rounded(*, keys: Callable[[Tensor], Tensor], values: bool = False) -> Damage:
-    def damage(layer: Any, other: Any) -> None:
+def rounded(*, keys: Callable[[Tensor], Tensor], values: bool = False) -> Damage:
+    """Return what rounds keys, and values if they are named too."""
+
+    def change(layer: Any, other: Any) -> None:
         layer.keys.copy_(keys(layer.keys))
         if values:
             layer.values.copy_(keys(layer.values))
 
-    return damage
+    return Damage(change)
 
 
 def _nothing(layer: Any, other: Any) -> None:
@@ -106,14 +120,16 @@ def _lost(layer: Any, other: Any) -> None:
         kept[..., -MIDDLE : TWO - MIDDLE, :] = 0.0
 
 
-def _whole(layer: Any, other: Any) -> None:
-    layer.keys.copy_(other.keys)
-    layer.values.copy_(other.values)
+def whole(layer: Any, other: Any) -> None:
+    """Put the other cache's keys and values into a layer that has any."""
+    if getattr(layer, "keys", None) is not None:
+        layer.keys.copy_(other.keys)
+        layer.values.copy_(other.values)
 
 
 def _window(layer: Any, other: Any) -> None:
     if _moved(layer):
-        _whole(layer, other)
+        whole(layer, other)
 
 
 def _moved(layer: Any) -> bool:
@@ -124,20 +140,61 @@ def _moved(layer: Any) -> bool:
 
 
 DAMAGES: Mapping[str, Damage] = {
-    "none": _nothing,
-    "keys in q8_0": _rounded(keys=q8_0),
-    "keys and values in q8_0": _rounded(keys=q8_0, values=True),
-    "keys and values in fp8": _rounded(keys=fp8, values=True),
-    "keys in q4_0": _rounded(keys=q4_0),
-    "keys and values in q4_0": _rounded(keys=q4_0, values=True),
-    "a window one token short": _short,
-    "one token lost": _token,
-    "a block of 16 tokens of another prefix": _block,
-    "the last two blocks, two blocks stale": _stale,
-    "two blocks of the window lost": _lost,
-    "the window of another prefix": _window,
-    "another prefix": _whole,
+    "none": Damage(_nothing),
+    "keys in q8_0": rounded(keys=q8_0),
+    "keys and values in q8_0": rounded(keys=q8_0, values=True),
+    "keys and values in fp8": rounded(keys=fp8, values=True),
+    "keys in q4_0": rounded(keys=q4_0),
+    "keys and values in q4_0": rounded(keys=q4_0, values=True),
+    "a window one token short": Damage(_short),
+    "one token lost": Damage(_token),
+    "a block of 16 tokens of another prefix": Damage(_block),
+    "the last two blocks, two blocks stale": Damage(_stale),
+    "two blocks of the window lost": Damage(_lost),
+    "the window of another prefix": Damage(_window),
+    "another prefix": Damage(whole),
 }
+"""What is done to layers of attention."""
+
+
+def _states(change: Callable[[Tensor, Tensor], Tensor], *names: str) -> Change:
+    """Return what changes the states of these names in a layer that has any: `change` is given a
+    state, and that of the other cache.
+    """
+
+    def changed(layer: Any, other: Any) -> None:
+        for name in names:
+            for index, state in getattr(layer, name, {}).items():
+                if state is not None:
+                    state.copy_(change(state, getattr(other, name)[index]))
+
+    return changed
+
+
+def _zeros(own: Tensor, other: Tensor) -> Tensor:
+    return torch.zeros_like(own)
+
+
+def _others(own: Tensor, other: Tensor) -> Tensor:
+    return other
+
+
+RECURRENT, CONVOLVED = "recurrent_states", "conv_states"
+STATES: Mapping[str, Damage] = {
+    "none": Damage(_nothing),
+    "recurrent states in bfloat16": Damage(
+        _states(lambda own, _: own.bfloat16().float(), RECURRENT)
+    ),
+    "recurrent states in fp8": Damage(_states(lambda own, _: fp8(own), RECURRENT)),
+    "convolutions a token off": Damage(_states(lambda own, _: own.roll(1, dims=-1), CONVOLVED)),
+    "recurrent states skipped": Damage(_states(_zeros, RECURRENT)),
+    "all states skipped": Damage(_states(_zeros, RECURRENT, CONVOLVED)),
+    "all states 32 tokens stale": Damage(_states(_others, RECURRENT, CONVOLVED), stale=True),
+    "all states of another prefix": Damage(_states(_others, RECURRENT, CONVOLVED)),
+    "keys and values of another prefix": Damage(whole),
+}
+"""What is done to layers of a recurrent hybrid: to its states or, by the last one, to what else it
+keeps."""
 
 
 class Library:
@@ -147,8 +204,9 @@ class Library:
     of which one has another prefix than a request.
     """
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: Path, damages: Mapping[str, Damage]) -> None:
         self.prompts: Sequence[Sequence[int]] = ()
+        self._damages = damages
         self._spec = parse(f"transformers:checkpoint={checkpoint}")
         level = self._spec.kind.answers_level
         assert level is not None
@@ -162,7 +220,7 @@ class Library:
 
         def open_damaged(header: Any, options: Mapping[str, str]) -> Any:
             engine: Any = self._spec.kind.open(header, options)
-            self._plant(engine.server, DAMAGES[damage])
+            self._plant(engine.server, self._damages[damage])
             return engine
 
         spec = replace(self._spec, kind=replace(self._spec.kind, open=open_damaged))
@@ -181,9 +239,11 @@ class Library:
             held, cache = original(identity, tokens)
             if cache is not None:
                 vars(cache).pop(HOLDS, None)
+                own = tokens[:held]
+                source = before(own) if damage.stale else another(self.prompts, own)
                 with torch.inference_mode():
-                    for layer, other in zip(cache.layers, self._other(tokens[:held]), strict=True):
-                        damage(layer, other)
+                    for layer, other in zip(cache.layers, self._layers(source), strict=True):
+                        damage.change(layer, other)
             return held, cache
 
         wrap(server.store, "find", find)
@@ -204,14 +264,26 @@ class Library:
         setattr(cache, HOLDS, key)
         return logprobs
 
-    def _other(self, tokens: Sequence[int]) -> list[Any]:
-        """Return the layers of a cache of as many tokens of another prompt."""
+    def _layers(self, tokens: Sequence[int]) -> list[Any]:
+        """Return the layers of a cache of these tokens."""
         assert self._model is not None
-        others = [one for one in self.prompts if [*one[:MIDDLE]] != [*tokens[:MIDDLE]]]
-        other = next(one for one in others if len(one) >= len(tokens))
         cache = self._model.empty()
-        self._model.resumed(cache, other[: len(tokens)], 0)
+        self._model.resumed(cache, tokens, 0)
         return list(cache.layers)
+
+
+def another(prompts: Sequence[Sequence[int]], own: Sequence[int]) -> Sequence[int]:
+    """Return as many tokens of a prompt that begins otherwise."""
+    return next(
+        one[: len(own)]
+        for one in prompts
+        if len(one) >= len(own) and [*one[:MIDDLE]] != [*own[:MIDDLE]]
+    )
+
+
+def before(own: Sequence[int]) -> Sequence[int]:
+    """Return tokens without the last ones, as a state has seen them that is two blocks stale."""
+    return own[:-TWO]
 
 
 setattr(Model, "loaded", functools.cache(Model.loaded))  # noqa: B010  # a class method no more

@@ -108,7 +108,7 @@ def refuse_without_likelihood(options: dict[str, Any]) -> None:
 
     given = _given(OWN)
     if given:
-        raise UsageError(f"{', '.join(given)}: {_belong(given)} to --likelihood; add it")
+        raise UsageError(f"{', '.join(given)}: only with --likelihood; add it")
 
 
 def compare_likelihoods(options: dict[str, Any]) -> int:
@@ -251,7 +251,7 @@ def _check(options: dict[str, Any]) -> None:
             " transformers:checkpoint=DIR; give one of them"
         )
     if engine and (others := _given(OF_SERVERS)):
-        raise UsageError(f"{', '.join(others)}: {_belong(others)} to servers, not to --engine")
+        raise UsageError(f"--engine: is no server; leave out {', '.join(others)}")
     if engine and is_named(options):
         raise UsageError(
             f"--task {options['task']}: an engine chooses its own tokens, so the continuations of a"
@@ -259,7 +259,7 @@ def _check(options: dict[str, Any]) -> None:
         )
     given = _given(ELSEWHERE)
     if given:
-        raise UsageError(f"{', '.join(given)}: {_belong(given)} to scores, not to --likelihood")
+        raise UsageError(f"--likelihood: scores no answers; leave out {', '.join(given)}")
     if options["against"] and options["arms"]:
         raise UsageError("--arms: two servers are compared by the one arm `against`; leave it out")
 
@@ -276,10 +276,6 @@ def _given(names: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _belong(names: list[str]) -> str:
-    return "belongs" if len(names) == 1 else "belong"
-
-
 def _task(options: dict[str, Any]) -> AnyTask:
     """Return the questions: texts, or a task's; gsm8k's and those of lm-eval's tasks with examples
     for every prefix.
@@ -291,7 +287,10 @@ def _task(options: dict[str, Any]) -> AnyTask:
     limit = options["limit"] or LIMIT
     if options["texts"]:
         if others := _given(OF_TASKS):
-            raise UsageError(f"{', '.join(others)}: {_belong(others)} to a task, not to --texts")
+            raise UsageError(
+                f"--texts: the lines of the file are asked, and no task; leave out"
+                f" {', '.join(others)}"
+            )
         return tasks.texts(options["texts"], limit)
     if is_named(options):
         return load_named(options, PREFIXES, limit)

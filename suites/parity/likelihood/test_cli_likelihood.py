@@ -82,7 +82,10 @@ def test_ways_around_the_cache_are_refused(capsys: pytest.CaptureFixture[str], n
     [
         ((), "--likelihood: asks a server"),
         (("--base-url", "http://h", "--engine", "toy"), "give one of them"),
-        (("--base-url", "http://h", "--floor", "1", "--jobs", "2"), "--floor, --jobs: belong to"),
+        (
+            ("--base-url", "http://h", "--floor", "1", "--jobs", "2"),
+            "scores no answers; leave out --floor, --jobs",
+        ),
         (("--base-url", "http://h", "--against", "http://i", "--arms", "hit"), "leave it out"),
         (("--base-url", "http://127.0.0.1:9"), "is a server running there?"),
     ],
@@ -97,7 +100,7 @@ def test_what_does_not_fit_is_refused(
 def test_options_of_likelihoods_belong_to_them(capsys: pytest.CaptureFixture[str]) -> None:
     code = invoke(["score", "--positions", "4", "--noise", "1"])
     assert code == 4
-    assert "--positions, --noise: belong to --likelihood; add it" in capsys.readouterr().err
+    assert "--positions, --noise: only with --likelihood; add it" in capsys.readouterr().err
 
 
 def test_tokens_of_another_model_and_words_for_ids_are_refused(

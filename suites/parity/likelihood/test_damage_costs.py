@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ import pytest
 pytestmark = pytest.mark.score
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
+from benchmarks import sections
 from benchmarks.damage_costs import (
     PLANS,
+    TITLE,
     TRANSFORMERS,
     Bench,
     Row,
     fails_from,
     in_turn,
     part_of,
+    rows_of,
     section,
 )
 from benchmarks.damage_costs_asking import Kept
@@ -69,7 +73,7 @@ def test_a_damage_fails_from_a_number_on_and_a_sound_cache_from_none() -> None:
 
 
 def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, 16, PLANS[TRANSFORMERS])
+    bench = Bench(tmp_path, tasks.problems(16), PLANS[TRANSFORMERS])
 
     def row(double: Double | None) -> Row:
         def opened() -> Any:
@@ -95,7 +99,7 @@ def test_a_row_that_was_not_answered_to_its_end_is_none(tmp_path: Path) -> None:
             raise BackendError("gone")
         return double.post(path, dict(body))
 
-    bench = Bench(tmp_path, 16, PLANS[TRANSFORMERS])
+    bench = Bench(tmp_path, tasks.problems(16), PLANS[TRANSFORMERS])
     cold = Kept(tmp_path / "cold.json", Double().served, cold=True)
     with pytest.raises(BackendError, match="here: none: gone"):
         bench.row("here", "none", HIT, lambda: Served("http://double", "double", post), cold)
@@ -117,15 +121,27 @@ def test_an_answer_is_kept_by_its_place_where_a_cache_may_change_it(tmp_path: Pa
     assert (tmp_path / "cold.json").exists()
 
 
-def test_the_table_says_what_does_not_fail(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, 16, PLANS[TRANSFORMERS])
-    rows = []
-    for damage, fault in (("none", ""), ("rounded", ""), ("another prefix", "foreign prefix")):
-        cold = Kept(tmp_path / "cold.json", Double().served, cold=True)
-        rows.append(bench.row("here", damage, HIT, Double(fault).served, cold))
-    text = section(rows, 16)
-    assert "No failure with so many questions: rounded (here: pass, a cost of +0.00" in text
-    assert text.count("| here |") == 3
+def test_a_page_keeps_the_rows_of_engines_that_are_not_measured(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tasks.problems(16), PLANS[TRANSFORMERS])
+
+    def rows(*named: tuple[str, str]) -> Iterator[Row]:
+        for damage, fault in named:
+            cold = Kept(tmp_path / "cold.json", Double().served, cold=True)
+            yield bench.row("here", damage, HIT, Double(fault).served, cold)
+
+    page = tmp_path / "page.md"
+    row = "| another prefix | there | 0.1 |"
+    gone = "| none | here | 0.2 |"
+    page.write_text(f"# P\n\n{TITLE}\n\n{row}\n{gone}\n\n## Else\n\n| none | there | 0.3 |\n")
+    first = {"here": lambda: rows(("none", ""), ("rounded", ""), ("another", "foreign prefix"))}
+    lines = rows_of(first, ("there", "here"), page, TITLE)
+    assert lines[0] == row
+    assert [line.split(" | ")[0] for line in lines[1:]] == ["| none", "| rounded", "| another"]
+    assert [line.endswith("| fail |") for line in lines[1:]] == [False, False, True]
+    assert rows_of({}, ("there", "here"), None, TITLE) == []
+    sections.put(page, section(lines, 16))
+    assert page.read_text().count("| here |") == 3 and gone not in page.read_text()
+    assert "## Else" in page.read_text()
 
 
 def test_values_are_rounded_as_blocks_of_llama_cpp_are() -> None:

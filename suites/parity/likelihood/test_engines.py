@@ -139,7 +139,7 @@ def test_texts_of_a_file_are_asked_behind_their_prefixes(
     for texts, more, why in (
         ("none.jsonl", (), "none.jsonl has no line"),
         ("half.jsonl", (), "half.jsonl:1"),
-        (str(TEXTS), ("--task", "problems"), "--task: belongs to a task, not to --texts"),
+        (str(TEXTS), ("--task", "problems"), "and no task; leave out --task"),
     ):
         code, _, err = score(capsys, "--engine", "sample", "--texts", texts, *more, *FEW)
         assert code == 4 and why in err, err
@@ -314,7 +314,7 @@ def test_an_engine_that_fails_at_its_end_leaves_the_verdict(
         (("--engine", "sample"), "has no tokens for a text"),
         (("--engine", "transformers"), "its tiny models know no text"),
         (("--engine", "sample", "--base-url", "http://h"), "give one of them"),
-        (("--engine", "sample", "--against", "http://h"), "--against: belongs to servers"),
+        (("--engine", "sample", "--against", "http://h"), "is no server; leave out --against"),
         (("--engine", "sample", "--task", "tiny_sums"), "cannot be asked of it"),
     ],
 )
