@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cachewitness.engines.answers import BackendError
 from cachewitness.parity.likelihood.asking import Served
 
 WINDOW, BLOCK, VOCABULARY = 64, 16, 24
@@ -69,7 +70,8 @@ class Double:
     """A server. `heeds`: how it can be asked cold. `inert`: it counts hits of 0 tokens, and
     restores none. `rounded`: keys are rounded, cold and cached, as by quantisation. `form`: how it
     writes logprobs. `exact`: it has no noise. `echo`: whether it knows `echo`, and then reads its
-    cache, or computes such a prompt anew.
+    cache, or computes such a prompt anew. `forgets`: it can be told to empty its own pools. `tier`:
+    the fault of what a second tier brings back after that; None without one.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class Double:
         caching: bool = True,
         form: Form = "llama.cpp",
         echo: Literal["no", "anew", "hits"] = "no",
+        forgets: bool = True,
+        tier: str | None = None,
     ) -> None:
         draw = np.random.default_rng(7)
         self._table = draw.normal(size=(IDS + 1, VOCABULARY))
@@ -96,7 +100,12 @@ class Double:
         self._caching = caching
         self._form = form
         self._echo = echo
+        self._forgets = forgets
+        self._tiered = tier is not None
+        self._tier_fault = FAULTS.get(tier or "")
         self._kept: dict[str, list[list[int]]] = {}
+        self._second: dict[str, list[list[int]]] = {}
+        self._brought_back = False
         self.seen: list[list[int]] = []
         self.bodies: list[dict[str, Any]] = []
 
@@ -108,14 +117,20 @@ class Double:
         """Answer a request."""
         if path == "/tokenize":
             return {"tokens": tokens(body["content"])}
+        if path == "/reset_prefix_cache":
+            if not self._forgets:
+                raise BackendError("reset_prefix_cache: the server answers 404")
+            self._kept.clear()
+            return {"success": True}
         self.bodies.append(body)
         prompt = list(body["prompt"])
         restored = self._restore(prompt, body)
         if body.get("echo") and self._echo != "no":
             return self._echoed(prompt, restored if self._echo == "hits" else 0)
         entries = prompt[:restored]
-        if self._fault is not None and restored:
-            entries = self._fault(self, prompt, entries)
+        fault = self._tier_fault if self._brought_back else self._fault
+        if fault is not None and restored:
+            entries = fault(self, prompt, entries)
         self.seen.append(prompt)
         forced = next(map(int, body.get("logit_bias", ())), None)
         return self._completion(prompt, entries, restored, body["max_tokens"], forced)
@@ -136,6 +151,11 @@ class Double:
         kept = self._kept.setdefault(salt, [])
         cold = self._heeds == "cache_prompt" and body.get("cache_prompt") is False
         found = max((alike(prompt, one) for one in kept), default=0)
+        behind = self._second.setdefault(salt, []) if self._tiered else []
+        back = max((alike(prompt, one) for one in behind), default=0)
+        self._brought_back = back > found
+        found = max(found, back)
+        behind.append(prompt)
         if self._heeds == "cache_prompt":
             kept.clear()
         del kept[:-KEPT]

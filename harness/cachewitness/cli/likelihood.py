@@ -48,8 +48,8 @@ def likelihood_options(command: Any) -> Any:
                 "Compare the log-probabilities of what comes next, cold against cached, instead of"
                 " answers: of a server (--base-url), or of an engine that knows texts (--engine"
                 " transformers:checkpoint=DIR, mlx-lm:checkpoint=DIR). --margin is then in"
-                " hundredths of a nat a token, --arms hit,replay or one of them, --limit 32 unless"
-                " given."
+                " hundredths of a nat a token, --arms any of hit, replay and tier (the first two"
+                " unless given), --limit 32 unless given."
             ),
         ),
         click.option(
@@ -150,8 +150,8 @@ def _compared(
     from cachewitness.cli.options import finish
     from cachewitness.cli.report_option import drawn_or_problems
     from cachewitness.parity.likelihood import document, page, terminal
-    from cachewitness.parity.likelihood.asking import prove
-    from cachewitness.parity.likelihood.measuring import AGAINST, Asker
+    from cachewitness.parity.likelihood.asking import check_tier, prove
+    from cachewitness.parity.likelihood.measuring import AGAINST, TIER, Asker
     from cachewitness.parity.likelihood.verdict import Rules
     from cachewitness.parity.scores import answer_store
     from cachewitness.report.terminal import console
@@ -170,6 +170,8 @@ def _compared(
         terminal.heading(server.name, len(asked), prefixes, _requests(asked, plan, arms), out)
     progress.note("how a request is asked cold")
     manner = prove(server, cold, asked[0].tokens)
+    if TIER in arms:
+        check_tier(server, manner)
     others = [one.url for one in (cold, other) if one]
     by_itself = choices.by_itself(asked[0], others) if choices else None
     progress.clear()
@@ -363,15 +365,16 @@ def _check_tokens(question: Question, other: Served) -> None:
 def _arms(names: str | None) -> list[str]:
     """Return the arms of a list. Raises UsageError for one that likelihoods do not have."""
     from cachewitness._util.errors import UsageError
-    from cachewitness.parity.likelihood.measuring import ARMS, COLD, OFF
+    from cachewitness.parity.likelihood.measuring import ARMS, COLD, OFF, TIER
 
+    known = (*ARMS, TIER)
     chosen = [name.strip() for name in (names or ",".join(ARMS)).split(",") if name.strip()]
-    unknown = [name for name in chosen if name not in (*ARMS, *COLD)]
-    if unknown or not set(chosen) & {*ARMS}:
+    unknown = [name for name in chosen if name not in (*known, *COLD)]
+    if unknown or not set(chosen) & {*known}:
         raise UsageError(
-            f"--arms: {names!r}: --likelihood compares {' and '.join(ARMS)} with {OFF}"
+            f"--arms: {names!r}: --likelihood compares any of {', '.join(known)} with {OFF}"
         )
-    return [arm for arm in ARMS if arm in chosen]
+    return [arm for arm in known if arm in chosen]
 
 
 def _plan(options: dict[str, Any]) -> Plan:

@@ -4,7 +4,7 @@ never passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,12 +16,13 @@ pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import BackendError
 from cachewitness.parity.likelihood import document, page
-from cachewitness.parity.likelihood.asking import NothingRestored, prove
+from cachewitness.parity.likelihood.asking import NothingRestored, check_tier, prove
 from cachewitness.parity.likelihood.measuring import (
     AGAINST,
     ARMS,
     HIT,
     NOISE,
+    TIER,
     Asker,
     Measured,
     Plan,
@@ -52,6 +53,7 @@ def measured(
     other: Double | None = None,
     limit: int = QUESTIONS,
     plan: Plan = Plan(),  # noqa: B008  # frozen
+    arms: Sequence[str] = ARMS,
 ) -> Measured:
     server = double.served()
     asked = questions(tasks.problems(limit), server.tokens)
@@ -59,11 +61,48 @@ def measured(
     manner = prove(server, beside, asked[0].tokens)
     against = other.served("http://other") if other else None
     asker = Asker(server, beside, against, manner, plan, Quiet())
-    return asker.run(asked, [AGAINST] if other else ARMS)
+    return asker.run(asked, [AGAINST] if other else arms)
 
 
 def judged(double: Double, **how: Any) -> dict[str, Judged]:
     return {arm.arm: arm for arm in judge(measured(double, **how), Rules())}
+
+
+TIERED = (HIT, TIER)
+
+
+@pytest.mark.parametrize(
+    ("tier", "fault", "expected"),
+    [
+        ("", "", ("pass", "pass")),
+        ("foreign prefix", "", ("pass", "fail")),
+        ("stale window", "", ("pass", "fail")),
+        ("", "foreign prefix", ("fail", "pass")),
+        (None, "", ("pass", "nothing checked")),
+    ],
+)
+def test_a_second_tier_is_judged_by_what_it_brings_back(
+    tier: str | None, fault: str, expected: tuple[str, str]
+) -> None:
+    """A fault of the second tier is the arm's that it feeds, and of the own pools the other's."""
+    arms = judged(Double(fault, heeds="salts", tier=tier), arms=TIERED)
+    assert (arms[HIT].verdict, arms[TIER].verdict) == expected
+    assert arms[TIER].positions == 240
+    assert arms[TIER].dropped == ({"restored nothing": 240} if tier is None else {})
+
+
+@pytest.mark.parametrize(
+    ("double", "why"),
+    [
+        (Double(heeds="salts", forgets=False, tier=""), "the server answers 404; vLLM's"),
+        (Double(heeds="cache_prompt", tier=""), "keeps no salts apart"),
+    ],
+)
+def test_a_second_tier_that_nothing_tells_apart_is_refused(double: Double, why: str) -> None:
+    server = double.served()
+    prompt = [*range(64)]
+    with pytest.raises(UsageError, match=why):
+        check_tier(server, prove(server, None, prompt))
 
 
 @pytest.mark.parametrize("heeds", ["cache_prompt", "salts"])

@@ -24,7 +24,7 @@ from cachewitness.engines.answers import BackendError
 from cachewitness.engines.server_errors import base_of
 from cachewitness.parity.likelihood.steps import Answered, answered
 from cachewitness.parity.scores.context import Post
-from cachewitness.parity.scores.remote import RemoteBackend, model_at
+from cachewitness.parity.scores.remote import RemoteBackend, forgets, model_at
 
 BEST = 20
 """The tokens of a position that are asked for: as many as vLLM sends by default."""
@@ -133,6 +133,11 @@ class Served:
             )
         return answer
 
+    def forget(self) -> None:
+        """Make the server forget what lies in its own pools. Raises BackendError if it does not."""
+        if not forgets(self._post):
+            raise BackendError(f"{self.url} did not forget its cached prefixes when it was told to")
+
 
 @dataclass(frozen=True)
 class Manner:
@@ -185,6 +190,25 @@ def prove(server: Subject, cold: Subject | None, prompt: list[int]) -> Manner:
     if _restored(server, prompt, cache_prompt=False) == 0:
         return Manner("cache_prompt", salted)
     raise UsageError(f"{server.url} cannot be asked cold: {server.warm}")
+
+
+def check_tier(server: Subject, manner: Manner) -> None:
+    """Raise UsageError if nothing shows what comes from a second tier: the server must forget its
+    own pools when it is told to, and keep salts apart, since what another question brought back
+    lies in those pools again.
+    """
+    if not isinstance(server, Served) or not manner.salted:
+        raise UsageError(
+            f"--arms tier: {server.url} keeps no salts apart, by which to tell what comes from its"
+            " second tier"
+        )
+    try:
+        server.forget()
+    except BackendError as error:
+        raise UsageError(
+            f"--arms tier: {error}; vLLM's server resets its pools if it is started with"
+            " VLLM_SERVER_DEV_MODE=1"
+        ) from None
 
 
 def _check_cold(cold: Subject, prompt: list[int]) -> None:

@@ -16,6 +16,8 @@
   that keeps salts apart gets a salt for each position, so that no question finds what an earlier
   position of it left.
 * `replay`: the whole prompt is asked before.
+* `tier`: the same under a salt of its own, and then the server is told to forget what lies in its
+  own pools, so that what it restores comes from a second tier.
 * `against`: another server is asked the same, as it comes.
 """
 
@@ -28,12 +30,14 @@ from typing import Any, Literal, Protocol
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import BackendError
-from cachewitness.parity.likelihood.asking import Manner, Subject, new_salt
+from cachewitness.parity.likelihood.asking import Manner, Served, Subject, new_salt
 from cachewitness.parity.likelihood.questions import Question
 from cachewitness.parity.likelihood.steps import Answered, Step
 
-OFF, NOISE, FOREIGN, HIT, REPLAY, AGAINST = "off", "noise", "foreign", "hit", "replay", "against"
+OFF, NOISE, FOREIGN, AGAINST = "off", "noise", "foreign", "against"
+HIT, REPLAY, TIER = "hit", "replay", "tier"
 ARMS = (HIT, REPLAY)
+"""What is asked unless arms are named."""
 COLD = (OFF, NOISE, FOREIGN)
 """What is asked cold; it is compared with, and not judged."""
 BIAS = 100
@@ -138,6 +142,7 @@ class Asker:
             FOREIGN: self._foreign,
             HIT: self._hit,
             REPLAY: self._replay,
+            TIER: self._tier,
             AGAINST: self._against,
         }
         for arm in (*COLD, *arms):
@@ -266,6 +271,22 @@ class Asker:
                 length = len(prompt) + position
                 why = _bounded(answer, self._plan.min_share * len(prompt), length - 1, length)
                 found.arms[REPLAY][index, position] = _kept(answer, why)
+
+    def _tier(self, found: Measured) -> None:
+        server = self._server
+        assert isinstance(server, Served)
+        self._listener.begins(TIER, sum(map(len, found.cold.values())))
+        for position in range(max(map(len, found.cold.values()), default=0)):
+            places = [(i, position) for i, steps in found.cold.items() if position < len(steps)]
+            salts = {place: self._manner.warm(new_salt()) for place in places}
+            for place, fields in salts.items():
+                server.ask(_continued(found, place), 1, f"question {place[0]}", **fields)
+            server.forget()
+            for place, fields in salts.items():
+                length = len(_continued(found, place))
+                answer = self._asked(server, found, place, **fields)
+                why = _bounded(answer, self._plan.min_share * length, length - 1, length)
+                found.arms[TIER][place] = _kept(answer, why)
 
     def _against(self, found: Measured) -> None:
         assert self._other is not None

@@ -26,12 +26,26 @@ from cachewitness.engines.retries import wait_s
 from cachewitness.engines.server_errors import base_of, error_text
 from cachewitness.parity.scores.asking import Asking
 from cachewitness.parity.scores.completion import ANSWER_MAX, HEADERS, read
-from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer
+from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer, Post
 
 LIST_TIMEOUT_S = 30
 """How long the list of models may take."""
 BODY_MAX = 1 << 16
 """Bytes of an error's body that are read."""
+
+
+def forgets(post: Post, *, external: bool = False) -> bool:
+    """Have a server forget its cached prefixes, and return whether it says that it did; an HTTP
+    status alone is not believed. Raises BackendError if it does not say.
+    """
+    query = "?reset_external=true" if external else ""
+    content = post(f"/reset_prefix_cache{query}", {}, "reset_prefix_cache")
+    if content is None:
+        raise BackendError(
+            "reset_prefix_cache: the server does not say whether it forgot anything (no"
+            " `success` in its body)"
+        )
+    return bool(isinstance(content, dict) and content.get("success"))
 
 
 class RemoteBackend:
@@ -54,15 +68,8 @@ class RemoteBackend:
             return list(pool.map(self._one, asks))
 
     def reset(self, *, external: bool = False) -> bool:
-        """Make the server forget its cached prefixes; an HTTP status alone is not believed."""
-        query = "?reset_external=true" if external else ""
-        content = self.post(f"/reset_prefix_cache{query}", {}, "reset_prefix_cache")
-        if content is None:
-            raise BackendError(
-                "reset_prefix_cache: the server does not say whether it forgot anything (no"
-                " `success` in its body)"
-            )
-        return bool(isinstance(content, dict) and content.get("success"))
+        """Make the server forget its cached prefixes."""
+        return forgets(self.post, external=external)
 
     def versions(self) -> Mapping[str, str]:
         """Return the server's model and, if it tells, its version."""
