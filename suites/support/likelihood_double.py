@@ -218,16 +218,24 @@ class Double:
         }
 
     @contextmanager
-    def serving(self) -> Iterator[str]:
-        """Serve over HTTP; yields the address."""
+    def serving(self, key: str = "") -> Iterator[str]:
+        """Serve over HTTP, to whoever sends the key; yields the address."""
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(handler) -> None:  # `self` is the double
-                _send(handler, {"data": [{"id": "double"}]})
+                handler.send(lambda: {"data": [{"id": "double"}]})
 
             def do_POST(handler) -> None:
                 length = int(handler.headers["Content-Length"])
-                _send(handler, self.post(handler.path, json.loads(handler.rfile.read(length))))
+                body = json.loads(handler.rfile.read(length))
+                handler.send(lambda: self.post(handler.path, body))
+
+            def send(handler, content: Callable[[], Any]) -> None:
+                known = not key or handler.headers.get("Authorization") == f"Bearer {key}"
+                if known:
+                    _send(handler, content())
+                else:
+                    handler.send_error(401)
 
             def log_message(handler, format: str, *args: object) -> None:
                 """Say nothing."""

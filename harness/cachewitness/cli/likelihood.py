@@ -30,7 +30,7 @@ ELSEWHERE = (
     *("expected", "strict_expected"),
 )
 """Options of `score` that mean nothing for likelihoods."""
-OF_SERVERS = ("cold_url", "against", "model")
+OF_SERVERS = ("cold_url", "against", "model", "key")
 """Options of likelihoods that mean nothing for engines."""
 OF_TASKS = ("task", "data", "gsm8k", "shots", "shots_from")
 """Options that mean nothing for texts."""
@@ -327,12 +327,11 @@ def _subjects(
     options: dict[str, Any],
 ) -> Iterator[tuple[Subject, Subject | None, Served | None]]:
     """Give who is asked, who is asked cold, and which server is compared."""
-    from cachewitness.parity.likelihood.asking import Served
-
     if options["base_url"]:
-        server = Served.at(options["base_url"], options["model"], "--base-url", options["timeout"])
-        cold = _second(options, "cold_url", "--cold-url", server.model)
-        yield server, cold, _second(options, "against", "--against", "")
+        server = _named(options, "base_url", "--base-url", options["model"])
+        assert server is not None
+        cold = _named(options, "cold_url", "--cold-url", server.model)
+        yield server, cold, _named(options, "against", "--against", "")
         return
     from dataclasses import replace
 
@@ -346,12 +345,14 @@ def _subjects(
         yield engine, twin, None
 
 
-def _second(options: dict[str, Any], key: str, option: str, model: str) -> Served | None:
-    """Return the second server that the user named under an option, None without it."""
+def _named(options: dict[str, Any], name: str, option: str, model: str) -> Served | None:
+    """Return the server that the user named under an option, None without it."""
     from cachewitness.parity.likelihood.asking import Served
+    from cachewitness.parity.scores.remote import key_of
 
-    url = options[key]
-    return Served.at(url, model, option, options["timeout"]) if url else None
+    url = options[name]
+    secret = key_of(options["key"])
+    return Served.at(url, model, option, options["timeout"], secret) if url else None
 
 
 def _check_tokens(question: Question, other: Served) -> None:

@@ -76,16 +76,18 @@ def _warn_of_server(task: NamedTask, options: dict[str, Any]) -> None:
 
     from cachewitness._util.errors import UsageError
     from cachewitness.parity.likelihood.asking import Served
+    from cachewitness.parity.scores.remote import key_of
     from cachewitness.parity.scores.traps import traps_of
 
-    server = Served.at(options["base_url"], options["model"], "--base-url", options["timeout"])
+    chosen = (options["model"], "--base-url", options["timeout"], key_of(options["key"]))
+    server = Served.at(options["base_url"], *chosen)
     urls = [server.url, *filter(None, [options["cold_url"]])]
     try:
         server.tokens(task.name)
     except UsageError:
-        warn(traps_of(task, None, urls))
+        warn(traps_of(task, None, urls, server.key))
     else:
-        warn(traps_of(task, cache(server.tokens), urls))
+        warn(traps_of(task, cache(server.tokens), urls, server.key))
 
 
 def warn(lines: Sequence[str]) -> None:

@@ -75,6 +75,15 @@ _FILE = click.Path(path_type=Path)
     help="The number of requests that a server gets at a time.",
 )
 @click.option(
+    "--key",
+    default="",
+    metavar="VARIABLE",
+    help=(
+        "The variable of the environment that holds the servers' key, which is sent as a bearer"
+        " token to each of them."
+    ),
+)
+@click.option(
     "--timeout",
     type=click.IntRange(min=1),
     default=300,
@@ -339,17 +348,18 @@ def _engine(options: dict[str, Any]) -> _Engine:
     from cachewitness.cli.options import answerer_of
 
     if options["base_url"]:
-        from cachewitness.parity.scores.remote import Server
+        from cachewitness.parity.scores.remote import Server, key_of
 
         if options["release"] is not None:
             raise UsageError(
                 "--release: a server has the release that it is; leave it out beside --base-url"
             )
         chosen = {key: options[key] for key in ("model", "concurrent", "timeout")}
-        server = Server(options["base_url"], options["cold_url"] or "", **chosen)
+        secret = key_of(options["key"])
+        server = Server(options["base_url"], options["cold_url"] or "", key=secret, **chosen)
         return _Engine(server.name, server.open, server.lm, dtype=options["dtype"] or "bfloat16")
-    if options["cold_url"] or options["model"]:
-        raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
+    if options["cold_url"] or options["model"] or options["key"]:
+        raise UsageError("--cold-url, --model, --key: only with a server; give --base-url")
     spec, prompts = answerer_of(options["engine"], options["policy"], options["release"])
     chosen = {key: options[key] for key in ("dtype", "device") if options[key]} | spec.options
     exact = prompts.bit_exact is not None and prompts.bit_exact(chosen)

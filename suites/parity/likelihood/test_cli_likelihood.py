@@ -71,6 +71,25 @@ def test_a_cache_that_restores_nothing_is_nothing_checked(
     assert code == 5 and "nothing checked" in err and "is its prefix caching on?" in err
 
 
+def test_a_server_that_wants_a_key_gets_the_one_that_a_variable_holds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named, never written: neither a refusal nor the report repeats it."""
+    monkeypatch.setenv("RIGHT", "k-1")
+    monkeypatch.setenv("WRONG", "k-2")
+    with Double(exact=True).serving(key="k-1") as url:
+        for more, why in (
+            ((), "wants a key: name the variable"),
+            (("--key", "WRONG"), "refuses the key that --key names"),
+            (("--key", "k-1"), "is no variable of the environment that holds a key"),
+        ):
+            code, _, err = score(capsys, "--base-url", url, *more, *FEW)
+            assert code == 4 and why in err and "k-2" not in err, err
+        code, out, err = score(capsys, "--base-url", url, "--key", "RIGHT", *FEW, "--json")
+    assert code in (0, 2) and json.loads(out)["judged"][0]["counted"] == 32, err
+    assert "k-1" not in out + err
+
+
 @pytest.mark.parametrize("name", ["echo", "prompt_logprobs"])
 def test_ways_around_the_cache_are_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, _, err = score(capsys, "--base-url", "http://127.0.0.1:9", "--ask", name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import threading
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +224,26 @@ def test_a_model_that_the_server_has_not_is_refused(local: LocalServer) -> None:
     with pytest.raises(UsageError, match="has no model 'other'; it has toy"):
         Server(local.url, model="other")
     assert Server(local.url + "/v1/").model == "toy"
+
+
+def test_a_key_goes_with_every_request(
+    capsys: pytest.CaptureFixture[str], local: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str | None] = []
+
+    def noting(plain: Callable[[Any], None]) -> Callable[[Any], None]:
+        def note(handler: Any) -> None:
+            sent.append(handler.headers.get("Authorization"))
+            plain(handler)
+
+        return note
+
+    for name in ("do_GET", "do_POST"):
+        plain = getattr(server_module._Handler, name)
+        monkeypatch.setattr(server_module._Handler, name, noting(plain))
+    monkeypatch.setenv("THE_KEY", "k-1")
+    score(capsys, local.url, "--arms", "off,hit", "--key", "THE_KEY")
+    assert {*sent} == {"Bearer k-1"} and len(sent) > 2 * 16
 
 
 def get(url: str) -> str:

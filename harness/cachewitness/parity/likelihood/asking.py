@@ -76,22 +76,23 @@ class Served:
         " same model without prefix caching, --cold-url URL"
     )
 
-    def __init__(self, url: str, model: str, post: Post) -> None:
+    def __init__(self, url: str, model: str, post: Post, key: str = "") -> None:
         self.url = url
+        self.key = key
         self.model = model
         self.name = f"{model} at {url}"
         self.zero_left_out = False
         self._post = post
 
     @classmethod
-    def at(cls, url: str, model: str, option: str, timeout: int) -> Served:
+    def at(cls, url: str, model: str, option: str, timeout: int, key: str = "") -> Served:
         """Return the server of an address. `option` is how the user named it.
 
         Raises UsageError if it does not answer, or has not got the model.
         """
         base = base_of(url, option)
-        name, _ = model_at(base, model, option)
-        return cls(base, name, RemoteBackend(base, name, timeout=timeout).post)
+        name, _ = model_at(base, model, option, key)
+        return cls(base, name, RemoteBackend(base, name, timeout=timeout, key=key).post, key)
 
     def tokens(self, text: str) -> list[int]:
         """Return a text as tokens of the model. Raises UsageError if the server does not tell."""

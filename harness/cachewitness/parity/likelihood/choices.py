@@ -64,7 +64,7 @@ class Choices:
         own = own_way(self._server, question) if question.given else None
         urls = [self._server.url, *others]
         lines = [own.line] if own and not own.hits else []
-        found = traps_of(self._task, self._tokens_of, urls)
+        found = traps_of(self._task, self._tokens_of, urls, self._server.key)
         return LmEval(own_way=own, traps=[*lines, *found])
 
     def scored(self, by_itself: LmEval, found: Measured) -> LmEval:

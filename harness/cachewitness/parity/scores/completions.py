@@ -29,6 +29,7 @@ from cachewitness.parity.scores.asking import Asking
 from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, HEADERS, read
 from cachewitness.parity.scores.context import Offer
 from cachewitness.parity.scores.lm import asks_of
+from cachewitness.parity.scores.remote import authorized
 
 REFUSED = (400, 422)
 """How a server says that a field of a request is not for it."""
@@ -155,9 +156,7 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         status 0, the body says how.
         """
         body = json.dumps(payload).encode()
-        # lm-eval sends `Bearer ` where there is no key, and a value may not end in a space.
-        headers = {**self.header, **HEADERS}
-        headers = {name: value.strip() for name, value in headers.items()}
+        headers = {**HEADERS, **authorized(self._server.key)}
         try:
             reply = await http.post(
                 self.base_url, body, headers, within=self.timeout, most=ANSWER_MAX

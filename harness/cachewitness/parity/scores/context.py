@@ -90,4 +90,5 @@ class Offer:
     concurrent: int
     timeout: int
     context: Context
+    key: str = ""
     tells_tokens: bool = True

@@ -12,6 +12,7 @@ A server cannot be opened anew for every arm. Its cold arms give every request a
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer, Post
 
 LIST_TIMEOUT_S = 30
 """How long the list of models may take."""
+REFUSES_KEY = (401, 403)
 BODY_MAX = 1 << 16
 """Bytes of an error's body that are read."""
 
@@ -50,12 +52,18 @@ def forgets(post: Post, *, external: bool = False) -> bool:
 
 class RemoteBackend:
     """A server that answers prompts; `concurrent` of them at a time, each within `timeout`
-    seconds.
+    seconds, to whoever has its key.
     """
 
     def __init__(
-        self, url: str, model: str, concurrent: int = 16, timeout: int = TIMEOUT_S
+        self,
+        url: str,
+        model: str,
+        concurrent: int = 16,
+        timeout: int = TIMEOUT_S,
+        key: str = "",
     ) -> None:
+        self._key = key
         self.url = url
         self.timeout = timeout
         self.model = model
@@ -75,7 +83,7 @@ class RemoteBackend:
         """Return the server's model and, if it tells, its version."""
         found = {"server": self.url, "model": self.model}
         try:
-            reply = _content(_asked(f"{self.url}/version", None, self.timeout))
+            reply = _content(_asked(f"{self.url}/version", None, self.timeout, self._key))
         except (http.NoAnswer, ValueError):
             return found
         return found | (
@@ -104,11 +112,11 @@ class RemoteBackend:
         """
         for attempt in itertools.count(1):
             try:
-                reply = _asked(f"{self.url}{path}", body, self.timeout)
+                reply = _asked(f"{self.url}{path}", body, self.timeout, self._key)
                 if reply.status == http.OK:
                     return _content(reply)
                 wait = wait_s(attempt, reply.status, reply.headers.get("Retry-After", ""))
-                problem = f"the server answered {reply.status}: {error_text(reply.body[:BODY_MAX])}"
+                problem = f"the server answered {reply.status}: {_words(reply, self._key)}"
             except ValueError:
                 raise BackendError(
                     f"{what}: the server answered 200, but its body is no JSON"
@@ -135,20 +143,24 @@ class Server:
         model: str = "",
         concurrent: int = 16,
         timeout: int = TIMEOUT_S,
+        key: str = "",
     ) -> None:
         """Ask the servers for their models. Raises UsageError if one does not answer, or has not
         got the model.
         """
         self.url = base_of(url, "--base-url")
         self.cold_url = base_of(cold_url, "--cold-url") if cold_url else ""
-        self.model, limit = model_at(self.url, model, "--base-url")
+        self.model, limit = model_at(self.url, model, "--base-url", key)
         if self.cold_url:
-            _, cold_limit = model_at(self.cold_url, self.model, "--cold-url")
+            _, cold_limit = model_at(self.cold_url, self.model, "--cold-url", key)
             limit = min(filter(None, (limit, cold_limit)), default=0)
         context = Context(
-            RemoteBackend(self.url, self.model, timeout=timeout).post, self.model, limit, concurrent
+            RemoteBackend(self.url, self.model, timeout=timeout, key=key).post,
+            self.model,
+            limit,
+            concurrent,
         )
-        self.offer = Offer(self.model, concurrent, timeout, context)
+        self.offer = Offer(self.model, concurrent, timeout, context, key)
         self.name = f"{self.model} at {self.url}"
 
     def open(self, opening: Opening) -> Backend:
@@ -169,6 +181,7 @@ class Server:
             self.model,
             self.offer.concurrent,
             self.offer.timeout,
+            self.offer.key,
         )
 
     @property
@@ -186,12 +199,25 @@ class Server:
         return self.url if caching or not self.cold_url else self.cold_url
 
 
-def model_at(url: str, model: str, option: str) -> tuple[str, int]:
+def model_at(url: str, model: str, option: str, key: str = "") -> tuple[str, int]:
     """Return the model that the server is to answer with, the one named or its first, and its
     context's length, 0: not told.
+
+    Raises UsageError if it tells none, or not to whoever has this key.
     """
     try:
-        found = _content(_asked(f"{url}/v1/models", None, LIST_TIMEOUT_S))
+        reply = _asked(f"{url}/v1/models", None, LIST_TIMEOUT_S, key)
+        if reply.status in REFUSES_KEY:
+            raise UsageError(
+                f"{option}: {url} "
+                + (
+                    "refuses the key that --key names"
+                    if key
+                    else "wants a key: name the variable of the environment that holds it, --key"
+                    " VARIABLE"
+                )
+            )
+        found = _content(reply)
         listed = msgspec.convert(found, _Models).data
     except (http.NoAnswer, ValueError) as error:
         raise UsageError(
@@ -206,13 +232,13 @@ def model_at(url: str, model: str, option: str) -> tuple[str, int]:
     return name, limits[name]
 
 
-def end_of_sequence(url: str) -> str:
+def end_of_sequence(url: str, key: str = "") -> str:
     """Return the text that ends a sequence of the server's model, empty if the server does not say:
     vLLM's has `/tokenizer_info`, llama.cpp's `/props`.
     """
     for path in ("/tokenizer_info", "/props"):
         try:
-            found = _content(_asked(f"{url}{path}", None, LIST_TIMEOUT_S))
+            found = _content(_asked(f"{url}{path}", None, LIST_TIMEOUT_S, key))
             return msgspec.convert(found, _Ends).eos_token
         except (http.NoAnswer, ValueError):
             continue
@@ -232,12 +258,37 @@ class _Models(msgspec.Struct, frozen=True):
     data: list[_Entry]
 
 
-def _asked(url: str, body: Mapping[str, Any] | None, timeout: int) -> http.Reply:
+def key_of(variable: str) -> str:
+    """Return the key that a variable of the environment holds, empty if none is named. Raises
+    UsageError if it holds none.
+    """
+    key = os.environ.get(variable, "").strip() if variable else ""
+    if variable and (not key or not key.isascii() or not key.isprintable()):
+        raise UsageError(
+            f"--key: {variable} is no variable of the environment that holds a key; --key takes its"
+            " name, not the key"
+        )
+    return key
+
+
+def authorized(key: str) -> Mapping[str, str]:
+    """Return the header that sends a key; nothing without one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _asked(url: str, body: Mapping[str, Any] | None, timeout: int, key: str) -> http.Reply:
     """Return what the server answers; without a body to send it is a GET. Raises NoAnswer."""
     method = "GET" if body is None else "POST"
     data = None if body is None else msgspec.json.encode(body)
     most = ANSWER_MAX + 1
-    return http.ask(method, url, data, HEADERS, within=timeout, most=most, follow=True)
+    headers = {**HEADERS, **authorized(key)}
+    return http.ask(method, url, data, headers, within=timeout, most=most, follow=True)
+
+
+def _words(reply: http.Reply, key: str) -> str:
+    """Return what a server says of an error, without a key that it repeats."""
+    words = error_text(reply.body[:BODY_MAX])
+    return words.replace(key, "(key)") if key else words
 
 
 def _content(reply: http.Reply) -> Any:

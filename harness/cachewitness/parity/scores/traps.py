@@ -37,7 +37,10 @@ class OwnRun(NamedTuple):
 
 
 def traps_of(
-    task: NamedTask, tokens_of: Callable[[str], list[int]] | None, servers: Sequence[str]
+    task: NamedTask,
+    tokens_of: Callable[[str], list[int]] | None,
+    servers: Sequence[str],
+    key: str = "",
 ) -> list[str]:
     """Return the traps that lm-eval's own run of a task on these servers would be in. Without
     tokens, characters are counted.
@@ -54,7 +57,7 @@ def traps_of(
         until=generation.get("until", ()),
         answer_max=task.max_tokens if generation else 0,
         servers=len(set(servers)),
-        end=end_of_sequence(servers[0]),
+        end=end_of_sequence(servers[0], key),
         unit="tokens" if tokens_of else "characters",
     )
     return traps(own, own_max_length())
