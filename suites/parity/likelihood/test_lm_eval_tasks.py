@@ -20,7 +20,7 @@ from lm_eval.api.samplers import ContextSampler
 from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.openai_completions import LocalChatCompletion
 
-from cachewitness.cli import invoke
+from cachewitness.cli import invoke, likelihood
 from cachewitness.engines.answers import Opening
 from cachewitness.parity.scores.noting import body_of
 from cachewitness.parity.scores.server import LocalServer
@@ -67,6 +67,29 @@ def test_choices_are_compared_behind_hits_and_scored_by_lm_eval(
     assert metric["cold"] == metric["there"]
     assert "asked twice, this server restored none, so a damaged cache would pass" in err
     assert sum("echo" in body for body in double.bodies) == 2
+
+
+def test_a_place_is_counted_once_however_often_it_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that is not among the best ones takes a request of its own."""
+    counts: dict[str, list[int]] = {}
+
+    class Noting(likelihood._Progress):
+        def begins(self, arm: str, requests: int) -> None:
+            counts[arm] = [requests, 0]
+
+        def asked(self) -> None:
+            counts[[*counts][-1]][1] += 1
+
+    monkeypatch.setattr(likelihood, "_Progress", Noting)
+    double = Double()
+    with double.serving() as url:
+        score(capsys, "--base-url", url, *TINY, "--limit", "2", "--positions", "10")
+    assert [*counts] == ["off", "noise", "foreign", "hit"]
+    assert all(begun == asked for begun, asked in counts.values()), counts
+    cold = sum(body.get("cache_prompt") is False for body in double.bodies)
+    assert cold > sum(counts[arm][1] for arm in ("off", "noise", "foreign"))
 
 
 def test_a_fault_ends_red_and_the_page_says_what_lm_eval_would_have_done(

@@ -62,7 +62,7 @@ class Listener(Protocol):
         """Note the arm that begins, and how many requests it is."""
 
     def asked(self) -> None:
-        """Note a request that was answered."""
+        """Note that one of them was answered."""
 
 
 class Kept(Step, frozen=True, kw_only=True):
@@ -168,6 +168,7 @@ class Asker:
                 asked = self._given(question, index, nodes[index])
             else:
                 answer = self._asked_cold(question.tokens, positions, index)
+                self._listener.asked()
                 asked = [
                     (answer, [step.token for step in answer.steps[:at]], step)
                     for at, step in enumerate(answer.steps)
@@ -196,6 +197,7 @@ class Asker:
                 _check_biased(self._cold, step, missing[0])
                 asked.append((answer, path, Step(missing[0], step.best)))
                 missing = [token for token in missing if token not in step.best]
+            self._listener.asked()
         return asked
 
     def _noise(self, found: Measured) -> None:
@@ -217,6 +219,7 @@ class Asker:
         if not found.questions[place[0]].given:
             return self._kept_cold(prompt, place)
         answer = self._asked_cold(prompt[:-1], 2, place[0], **_biased(prompt[-1]))
+        self._listener.asked()
         if [step.token for step in answer.steps[:1]] != prompt[-1:] or len(answer.steps) < 2:
             raise UsageError(f"{self._cold.url} does not heed `logit_bias`")
         return _kept(answer, "restored when cold" if answer.restored else "")
@@ -298,12 +301,12 @@ class Asker:
 
     def _kept_cold(self, prompt: list[int], place: Place, **fields: Any) -> Kept:
         answer = self._asked_cold(prompt, 1, place[0], **fields)
+        self._listener.asked()
         return _kept(answer, "restored when cold" if answer.restored else "")
 
     def _asked_cold(self, prompt: list[int], tokens: int, index: int, **fields: Any) -> Answered:
         fields |= self._manner.cold()
         answer = self._cold.ask(prompt, tokens, f"question {index}", **fields)
-        self._listener.asked()
         for step in answer.steps:
             if not step.best:
                 raise UsageError(
