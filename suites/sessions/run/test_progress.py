@@ -4,10 +4,15 @@ take.
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
+from cachewitness import Engine
 from cachewitness.cli import invoke
 from cachewitness.cli.run import _progress_text
 from cachewitness.cli.status_line import FirstFailure, StatusLine, duration
@@ -16,6 +21,8 @@ from cachewitness.core.trace_format import Trace, TraceHeader
 from cachewitness.engines.registry import parse
 from cachewitness.report.summary import Failure
 from cachewitness.sessions.run import progress as progress_module
+from cachewitness.sessions.run import runner as runner_module
+from cachewitness.sessions.run.choice import Choice
 from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
@@ -75,6 +82,30 @@ def test_a_run_tells_every_trace_of_the_number_that_it_runs() -> None:
     report = runner.run([suite for suite in SUITES if suite.name in ("invariants", "random")])
     ran = {suite.name: suite.traces for suite in report.suites}
     assert calls == [(name, begun, of) for name, of in ran.items() for begun in range(1, of + 1)]
+
+
+def test_a_trace_that_takes_long_is_told_of_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one too, before any has ended."""
+    monkeypatch.setattr(runner_module, "TELL_S", 0.01)
+    begun: list[int] = []
+    here = os.getpid()
+
+    def slow(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        time.sleep(2.0 if os.getpid() != here else 0.0)
+        return plain.kind.open(header, options)
+
+    plain = parse("reference")
+    spec = replace(plain, kind=replace(plain.kind, open=slow))
+    runner = Runner(
+        spec,
+        [Configuration(load("full"), {})],
+        jobs=2,
+        on_trace=lambda at: begun.append(at.begun),
+        choice=Choice(only=("invariants:exact-replay@*",)),
+    )
+    report = runner.run([suite for suite in SUITES if suite.name == "invariants"])
+    assert report.suites[0].traces == 1
+    assert begun.count(1) > 3
 
 
 def test_a_line_says_which_suite_of_how_many(clock: list[float]) -> None:

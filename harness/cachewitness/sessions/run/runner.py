@@ -43,6 +43,8 @@ from cachewitness.workloads.shrink import SHORT
 FAILURES_SHRUNK = 3
 """How many failures of a run are shrunk, the first of each anomaly; the others are reported as they
 are."""
+TELL_S = 5.0
+"""A trace that takes longer is told of again after so many seconds."""
 HUNG_MAX = 3
 """After so many traces on which the engine hangs, a run ends."""
 FIRST_HERE = 4
@@ -266,7 +268,7 @@ class Runner:
         ):
             for stream, trace, begun in self._in_turn(suite, together, deadline):
                 try:
-                    trial = begun.result()
+                    trial = self._waited_for(begun)
                 except WorkerDied as died:
                     raise WorkerDied(
                         f"{DIED}{suite.name}:{trace.header.name}@{stream.name}: {died}"
@@ -278,6 +280,15 @@ class Runner:
                 if why := self._stop_reason():
                     self._skip(f"{suite.name}: further traces", why)
                     return
+
+    def _waited_for(self, begun: Task[SuiteTrace, SuiteTrial]) -> SuiteTrial:
+        """Return what came of a trace, and tell how far the run is while another process is at it.
+        Raises WorkerDied if it ends two of them.
+        """
+        if self.on_trace and self._progress:
+            while not begun.wait(TELL_S):
+                self.on_trace(self._progress)
+        return begun.result()
 
     def _in_turn(
         self, suite: Suite, streams: list[Stream], deadline: float | None
