@@ -88,7 +88,8 @@ class Layer:
                 _array(self.recurrent_states[0]),
             ]
             return
-        self._layer.keys, self._layer.values = _array(self.keys), _array(self.values)
+        self._layer.keys = _array(self.keys)
+        self._layer.values = _array(self.values)
         if self.is_sliding:
             # A window's oldest token, which no further one reads, is left out. The library counts
             # it, so one that is masked stands in its place.

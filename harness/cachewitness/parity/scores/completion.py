@@ -20,10 +20,15 @@ from cachewitness.engines.completion_fields import Details, token_of
 
 EXTRAS: Mapping[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True}
 """What a request asks for beside its text."""
-HEADERS: Mapping[str, str] = {"Content-Type": "application/json"}
 ANSWER_MAX = 1 << 26
 """Bytes of an answer that are read."""
 _NO_TIE = 1e9
+
+
+def headers(key: str) -> Mapping[str, str]:
+    """Return the headers of a request, with a server's key if there is one."""
+    bearer = {"Authorization": f"Bearer {key}"} if key else {}
+    return {"Content-Type": "application/json", **bearer}
 
 
 class _Usage(msgspec.Struct, frozen=True):

@@ -26,10 +26,9 @@ from cachewitness.engines.answers import Answer, Ask, BackendError
 from cachewitness.engines.retries import wait_s
 from cachewitness.engines.server_errors import error_text
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, HEADERS, read
+from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, headers, read
 from cachewitness.parity.scores.context import Offer
 from cachewitness.parity.scores.lm import asks_of
-from cachewitness.parity.scores.remote import authorized
 
 REFUSED = (400, 422)
 """How a server says that a field of a request is not for it."""
@@ -156,10 +155,9 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         status 0, the body says how.
         """
         body = json.dumps(payload).encode()
-        headers = {**HEADERS, **authorized(self._server.key)}
         try:
             reply = await http.post(
-                self.base_url, body, headers, within=self.timeout, most=ANSWER_MAX
+                self.base_url, body, headers(self._server.key), within=self.timeout, most=ANSWER_MAX
             )
             if reply.status != http.OK:
                 later = reply.headers.get("Retry-After", "")

@@ -26,7 +26,7 @@ from cachewitness.engines.answers import Answer, Ask, Backend, BackendError, Ope
 from cachewitness.engines.retries import wait_s
 from cachewitness.engines.server_errors import base_of, error_text
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.completion import ANSWER_MAX, HEADERS, read
+from cachewitness.parity.scores.completion import ANSWER_MAX, headers, read
 from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer, Post
 
 LIST_TIMEOUT_S = 30
@@ -271,18 +271,12 @@ def key_of(variable: str) -> str:
     return key
 
 
-def authorized(key: str) -> Mapping[str, str]:
-    """Return the header that sends a key; nothing without one."""
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
 def _asked(url: str, body: Mapping[str, Any] | None, timeout: int, key: str) -> http.Reply:
     """Return what the server answers; without a body to send it is a GET. Raises NoAnswer."""
     method = "GET" if body is None else "POST"
     data = None if body is None else msgspec.json.encode(body)
     most = ANSWER_MAX + 1
-    headers = {**HEADERS, **authorized(key)}
-    return http.ask(method, url, data, headers, within=timeout, most=most, follow=True)
+    return http.ask(method, url, data, headers(key), within=timeout, most=most, follow=True)
 
 
 def _words(reply: http.Reply, key: str) -> str:
