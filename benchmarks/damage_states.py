@@ -127,7 +127,10 @@ costs](#what-damage-costs), one run of each row. In **transformers** and **mlx-l
 cache that a hit finds are changed, and keys and values are right, or the other way round. In front
 of **llama.cpp**'s server a proxy sends other tokens, so there keys and values are as wrong as the
 states."""
-_READ = """`ci/stage_likelihood.sh hybrid hybrid-skipped hybrid-stale hybrid-foreign` (and
+_READ = """The size of a change decides. A cost is that of a few tokens of each question, which
+transformers and mlx-lm know by the chosen one alone, and chance moves it either way.
+
+`ci/stage_likelihood.sh hybrid hybrid-skipped hybrid-stale hybrid-foreign` (and
 `hybrid-mlx`, `hybrid-server` with the same ends) has `score` itself see the like, with states that
 are skipped, those of the kept prefix that ends at 512 tokens, and another prompt's. mlx-lm keeps
 the token that it answers to a prefix as well, so a few positions do not count there."""

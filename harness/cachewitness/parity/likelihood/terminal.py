@@ -112,7 +112,8 @@ def _print_moved(entry: ArmEntry, whole: Document, out: Console) -> None:
                 ["–" if token.arm is None else f"{token.arm:.2f}" for token in one.tokens],
             ),
         ):
-            lines += wrapped(f"log-probability by token, {name}: {' '.join(values)}", "  ")
+            absent = " (–: no logarithm of that token came)" * ("–" in values)
+            lines += wrapped(f"log-probability by token, {name}: {' '.join(values)}{absent}", "  ")
         print_lines(lines, out)
     if len(moved) > SHOWN_MAX:
         print_wrapped(
