@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -155,3 +156,42 @@ def test_values_are_rounded_as_blocks_of_llama_cpp_are() -> None:
     assert q4_0(block)[0, 0, 0, :4].tolist() == [-8.0, 3.0, 7.0, 0.0]  # 8 has no place
     block[..., 0] = 127.0
     assert q8_0(block)[0, 0, 0, :4].tolist() == [127.0, 3.0, 8.0, 0.0]
+
+
+def test_states_are_damaged_as_the_name_says() -> None:
+    """A cache's states are ones and its keys twos, those of the other one threes and fours."""
+    torch = pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
+    pytest.importorskip("transformers", reason="transformers is missing")
+    from benchmarks.damage_costs_faults import STATES, before
+
+    def layer(state: float, kept: float) -> Any:
+        return SimpleNamespace(
+            recurrent_states={0: torch.full((1, 2), state)},
+            conv_states={0: torch.tensor([[state, state + 0.25]])},
+            keys=torch.full((1, 2), kept),
+            values=torch.full((1, 2), kept),
+        )
+
+    third = 1 + 1 / 3
+    expected = {
+        "none": (third, [third, third + 0.25], 2.0),
+        "recurrent states in bfloat16": (1.3359375, [third, third + 0.25], 2.0),
+        "recurrent states in fp8": (1.375, [third, third + 0.25], 2.0),
+        "convolutions a token off": (third, [third + 0.25, third], 2.0),
+        "recurrent states skipped": (0.0, [third, third + 0.25], 2.0),
+        "all states skipped": (0.0, [0.0, 0.0], 2.0),
+        "all states 32 tokens stale": (3.0, [3.0, 3.25], 2.0),
+        "all states of another prefix": (3.0, [3.0, 3.25], 2.0),
+        "keys and values of another prefix": (third, [third, third + 0.25], 4.0),
+    }
+    assert [*expected] == [*STATES]
+    for name, (recurrent, convolved, kept) in expected.items():
+        own = layer(third, 2.0)
+        STATES[name].change(own, layer(3.0, 4.0))
+        assert own.recurrent_states[0][0].tolist() == pytest.approx([recurrent] * 2), name
+        assert own.conv_states[0][0].tolist() == pytest.approx(convolved), name
+        assert own.keys[0].tolist() == own.values[0].tolist() == [kept] * 2, name
+    assert [name for name, damage in STATES.items() if damage.stale] == [
+        "all states 32 tokens stale"
+    ]
+    assert before([*range(40)]) == [*range(8)]
