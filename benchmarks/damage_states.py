@@ -6,7 +6,7 @@ section of docs/results/score.md.
 
 It measures as `benchmarks.damage_costs` does, behind the prefixes of fixtures/english_texts.
 Answers are kept in FOLDER by the checkpoint's digest, so that another checkpoint is asked anew. Of
-engines that are not named, the page keeps the rows that it has.
+engines that are not named, the page keeps the rows that it has of the same checkpoint.
 
 Needs what `ci/stage_likelihood.sh` installs for `hybrid`, `hybrid-mlx` and `hybrid-server`.
 """
@@ -100,13 +100,14 @@ def _forms(bench: Bench, checkpoint: Path) -> Path:
 ENGINES = {TRANSFORMERS: of_transformers, MLX: of_mlx, LLAMA_CPP: of_llama_cpp}
 
 
-def section(lines: list[str], checkpoint: Path, limit: int) -> str:
+def section(lines: list[str], checkpoint: Path, digest: str, limit: int) -> str:
     """Return the section of the page."""
     recipe = json.loads((checkpoint / "recipe.json").read_text(encoding="utf-8"))
     nats = {name: of["nats a byte"] for name, of in recipe["nats"].items()}
     layers = recipe["config"]["layer_types"]
     head = _HEAD.format(
         checkpoint=checkpoint.name,
+        digest=digest,
         recurrent=layers.count("linear_attention"),
         full=layers.count("full_attention"),
         learnt=nats["nothing"],
@@ -118,8 +119,8 @@ def section(lines: list[str], checkpoint: Path, limit: int) -> str:
 
 
 _HEAD = """[The checkpoint `{checkpoint}`](../reference/checkpoints.md#a-model-of-bytes),
-{recurrent} GatedDeltaNet layers and {full} of full attention, has read English text:
-{learnt:.2f} nats a byte on held-out text, {untrained:.2f} before. Behind 8 prefixes of 642 to 709
+{recurrent} GatedDeltaNet layers and {full} of full attention (weights {digest}), has read English
+text: {learnt:.2f} nats a byte held out, {untrained:.2f} before. Behind 8 prefixes of 642 to 709
 bytes from this repository's pages (`fixtures/english_texts`), `{plan}`, in float32. `python -m
 benchmarks.damage_states fixtures/checkpoints/{checkpoint} --kept FOLDER --write
 docs/results/score.md` writes this section, with the columns of [what damage
@@ -146,14 +147,16 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="PAGE")
     given = parser.parse_args()
     weights = (given.checkpoint / "model.safetensors").read_bytes()
-    kept = given.kept / hashlib.sha256(weights).hexdigest()[:12]
-    bench = Bench(kept, tasks.texts(TEXTS, given.limit), PLAN)
+    digest = hashlib.sha256(weights).hexdigest()[:12]
+    bench = Bench(given.kept / digest, tasks.texts(TEXTS, given.limit), PLAN)
     measured = {
         engine: partial(ENGINES[engine], bench, given.checkpoint)
         for engine in given.engine or ENGINES
     }
-    lines = rows_of(measured, ENGINES, given.write, TITLE)
-    tell(section(lines, given.checkpoint, given.limit), given.write)
+    page = given.write
+    same = page is not None and digest in page.read_text(encoding="utf-8")
+    lines = rows_of(measured, ENGINES, page if same else None, TITLE)
+    tell(section(lines, given.checkpoint, digest, given.limit), page)
 
 
 if __name__ == "__main__":
