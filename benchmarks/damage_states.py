@@ -115,7 +115,9 @@ def section(lines: list[str], checkpoint: Path, digest: str, limit: int) -> str:
         limit=limit,
         plan=f"--limit {limit} --positions {PLAN.positions} --noise {PLAN.noise} --arms hit",
     )
-    return pages.flowed("\n\n".join([TITLE, head, table(lines), _READ]))
+    absent = [engine for engine in ENGINES if not any(f"| {engine} |" in line for line in lines)]
+    unmeasured = [f"Not measured on these weights: {', '.join(absent)}."] * bool(absent)
+    return pages.flowed("\n\n".join([TITLE, head, table(lines), *unmeasured, _READ]))
 
 
 _HEAD = """[The checkpoint `{checkpoint}`](../reference/checkpoints.md#a-model-of-bytes),
