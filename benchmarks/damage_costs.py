@@ -303,8 +303,9 @@ or the pool keeps them in another type; its folder is the one that `ci/stage_lik
 beside the file. In **mlx-lm**, in float32 as well, the same is done to the caches that it finds as
 to those of transformers; *mlx-lm's* bits, where a row has them, are the rounding of its
 `QuantizedKVCache`, in all layers, though it has none for windows and none for batches. Change,
-noise and cost are in nats a token, *perplexity* is what the cost multiplies it by (e to the cost), and *fails from* is the fewest of
-these questions, one behind each prefix first, from which on the verdict is a failure."""
+noise and cost are in nats a token, *perplexity* is what the cost multiplies it by (e to the cost),
+and *fails from* is the fewest of these questions, one behind each prefix first, from which on the
+verdict is a failure."""
 _READ = """A change that is larger than the noise has to be so behind several prefixes, six as a
 rule, before it fails, unless it is larger than the margin where there is no noise: in all but
 llama.cpp cold runs agree but for rounding, so that a change beyond 0.01 nats fails from the first
