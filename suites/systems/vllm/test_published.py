@@ -1,0 +1,399 @@
+"""Connectors and tiers that others publish for vLLM: as released nothing is found but what is
+listed, each of the faults in their own code is found, and changes that are lawful pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from cachewitness.core.driving import drive
+from cachewitness.core.events import Hit
+from cachewitness.core.result import Result
+from cachewitness.core.trace_format import (
+    Finish,
+    Media,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
+from cachewitness.engines.registry import parse
+from cachewitness.engines.source_patch import Patches
+from cachewitness.workloads import layouts
+from suites.support.checkout import ROOT
+from suites.support.real_vllm import REAL, SOURCE
+
+PUBLISHED = os.environ.get("CACHEWITNESS_PUBLISHED", "")
+pytestmark = [
+    *REAL,
+    pytest.mark.skipif(
+        not PUBLISHED,
+        reason=(
+            "CACHEWITNESS_PUBLISHED does not name a folder with the packages of"
+            " ci/plug_ins/published.txt; ci/stage_vllm.sh has one"
+        ),
+    ),
+]
+
+
+class Adapter(NamedTuple):
+    """A published package: what names it to the engine, and the layout and the number of pages of
+    its memory (0: as many as it takes) with which its faults show.
+    """
+
+    package: str
+    options: str
+    layout: str = "full"
+    tier_pages: int = 0
+
+
+TIERS = json.dumps(
+    [
+        {
+            "type": "lifeboat_cache.integrations.vllm_tier:LifeboatTier",
+            "lifeboat_config": {"dashboard": {"enabled": False}},
+        }
+    ]
+)
+ADAPTERS = {
+    "lifeboat": Adapter(
+        "lifeboat_cache",
+        "connector=offloading,spec=TieringOffloadingSpec,prepare=lifeboat_home:prepare,"
+        f"secondary_tiers={TIERS}",
+        layout="full-swa",
+        tier_pages=7,
+    ),
+    "kvblockd": Adapter(
+        "vllm_kvblockd",
+        "connector=vllm_kvblockd.connector:KvblockdConnector,prepare=kvblockd_in_memory:prepare",
+    ),
+}
+
+
+class Change(NamedTuple):
+    """A piece of a published function, by module, class and name, and what stands there instead;
+    what it is found as, if it is a fault.
+    """
+
+    adapter: str
+    place: tuple[str, str, str]
+    old: str
+    new: str
+    anomaly: str = ""
+
+
+TIER = ("integrations.vllm_tier", "LifeboatTier")
+STORE = ("integrations.lifeboat_store", "LifeboatStore")
+FILES = ("storage.filesystem", "FilesystemTier")
+CONNECTOR = ("connector", "KvblockdConnector")
+LOADER = ("slab_loader", "SlabLoader")
+QUEUE = ("store_queue", "StoreQueue")
+
+FAULTS = {
+    "lifeboat: a key for all groups": Change(
+        "lifeboat",
+        (*TIER, "_ck"),
+        "object_group_id=get_offload_group_idx(key)",
+        "object_group_id=0",
+        "stale-hit",
+    ),
+    "lifeboat: a key for all hashes": Change(
+        "lifeboat",
+        (*TIER, "_ck"),
+        "chunk_hash=get_offload_block_hash(key)",
+        'chunk_hash=b"all"',
+        "stale-hit",
+    ),
+    "lifeboat: the first chunk for all": Change(
+        "lifeboat", (*TIER, "_slot"), "int(chunk_id)", "0", "stale-hit"
+    ),
+    "lifeboat: written in the reverse order": Change(
+        "lifeboat",
+        (*TIER, "_do_store"),
+        "zip(keys, job.chunk_ids)",
+        "zip(reversed(keys), job.chunk_ids)",
+        "stale-hit",
+    ),
+    "lifeboat: read in the reverse order": Change(
+        "lifeboat",
+        (*TIER, "_do_load"),
+        "zip(keys, job.chunk_ids)",
+        "zip(reversed(keys), job.chunk_ids)",
+        "stale-hit",
+    ),
+    "lifeboat: one of each stripe is read": Change(
+        "lifeboat", (*TIER, "_do_load"), "pairs[i:i + step]", "pairs[i:i + step - 1]", "stale-hit"
+    ),
+    "lifeboat: not read": Change(
+        "lifeboat",
+        (*TIER, "_load_stripe"),
+        "if not self.store.load_into(self._ck(key), slot, now=now):",
+        "if False:",
+        "stale-hit",
+    ),
+    "lifeboat: read into the slot behind": Change(
+        "lifeboat",
+        (*TIER, "_load_stripe"),
+        "slot = self._slot(cid)",
+        "slot = self._slot((int(cid) + 1) % 7)",
+        "stale-hit",
+    ),
+    "lifeboat: said to be there, and never read": Change(
+        "lifeboat",
+        (*TIER, "submit_load"),
+        "self._run(self._do_load, job_metadata, list(job_metadata.keys))",
+        "self._done.append(JobResult(job_id=job_metadata.job_id, success=True,"
+        " successful_keys=[*job_metadata.keys]))",
+        "stale-hit",
+    ),
+    "lifeboat: zeros are written": Change(
+        "lifeboat",
+        (*STORE, "_wrap"),
+        "return content_hash(blob, parallel=False) + blob",
+        "return content_hash(bytes(len(blob)), parallel=False) + bytes(len(blob))",
+        "stale-hit",
+    ),
+    "kvblockd: a key without its salt": Change(
+        "kvblockd",
+        ("config", "", "chain_seed"),
+        '_lps(cache_salt or "")',
+        '_lps("")',
+        "cross-identity-hit",
+    ),
+    "kvblockd: a key without its adapter": Change(
+        "kvblockd",
+        ("config", "", "chain_seed"),
+        '_lps(lora_name or "")',
+        '_lps("")',
+        "cross-identity-hit",
+    ),
+    "kvblockd: a key without its images": Change(
+        "kvblockd",
+        ("config", "", "chain_seed"),
+        "for mm_id in mm_ids or []:",
+        "for mm_id in []:",
+        "cross-identity-hit",
+    ),
+    "kvblockd: a key of a block's own tokens": Change(
+        "kvblockd",
+        ("config", "", "block_chain_keys"),
+        "blake3(_CHAIN_DOMAIN + prev + tok)",
+        "blake3(_CHAIN_DOMAIN + tok)",
+        "stale-hit",
+    ),
+    "kvblockd: a block is stored that is not whole": Change(
+        "kvblockd",
+        (*CONNECTOR, "_build_new_req_meta"),
+        "store_end = done // self._block_size",
+        "store_end = -(-done // self._block_size)",
+        "partial-commit",
+    ),
+    "kvblockd: loads begin with the first block": Change(
+        "kvblockd",
+        (*CONNECTOR, "update_state_after_alloc"),
+        "self._need_load_blocks[rid] = (start, end - start)",
+        "self._need_load_blocks[rid] = (0, end - start)",
+        "stale-hit",
+    ),
+    "kvblockd: what is loaded is put into the first blocks": Change(
+        "kvblockd",
+        (*LOADER, "_load_perblock"),
+        "bid = req.block_ids[blk] if",
+        "bid = req.block_ids[j] if",
+        "stale-hit",
+    ),
+    "kvblockd: the worker is not told of loads": Change(
+        "kvblockd",
+        (*CONNECTOR, "_build_new_req_meta"),
+        "self._need_load_blocks.get(rid, (0, 0))",
+        "(0, 0)",
+        "stale-hit",
+    ),
+    "kvblockd: who comes back loads nothing": Change(
+        "kvblockd",
+        (*CONNECTOR, "_build_cached_req_meta"),
+        "if rid in resumed and rid in self._need_load_blocks:",
+        "if False:",
+        "stale-hit",
+    ),
+    "kvblockd: who comes back has the blocks of before": Change(
+        "kvblockd",
+        (*CONNECTOR, "_build_cached_req_meta"),
+        "self._blocks[rid] = list(blocks_i[0])",
+        "self._blocks[rid] += blocks_i[0]",
+        "stale-hit",
+    ),
+    "kvblockd: the first block is stored for all": Change(
+        "kvblockd",
+        (*QUEUE, "_stage_one"),
+        "self._c._build_block_blob(req.block_ids[j], names,",
+        "self._c._build_block_blob(req.block_ids[start], names,",
+        "stale-hit",
+    ),
+    "kvblockd: keys of the first blocks": Change(
+        "kvblockd",
+        (*LOADER, "_load_one"),
+        "self._c._chain_keys(req.req_id, seed, req.token_ids)[start:end]",
+        "self._c._chain_keys(req.req_id, seed, req.token_ids)[: end - start]",
+        "stale-hit",
+    ),
+    "kvblockd: the block in front is stored": Change(
+        "kvblockd",
+        (*QUEUE, "_build_block_blob"),
+        "self._c._layer_kv[name][bid]",
+        "self._c._layer_kv[name][bid - 1]",
+        "stale-hit",
+    ),
+}
+
+LAWFUL = {
+    "lifeboat: a file for all keys, of which the last is found alone": Change(
+        "lifeboat", (*FILES, "_path"), "n = _safe_name(key)", 'n = _safe_name("all")'
+    ),
+    "lifeboat: blocks are read one after the other": Change(
+        "lifeboat",
+        (*TIER, "_do_load"),
+        "n = min(self._read_workers, len(pairs))",
+        "n = 1",
+    ),
+    "lifeboat: what is stored is never found": Change(
+        "lifeboat",
+        (*TIER, "lookup"),
+        "if found else LookupResult.MISS",
+        "if 0 else LookupResult.MISS",
+    ),
+    "lifeboat: other names": Change(
+        "lifeboat",
+        (*TIER, "_ck"),
+        "chunk_hash=get_offload_block_hash(key)",
+        "chunk_hash=get_offload_block_hash(key)[::-1]",
+    ),
+    "kvblockd: what the device has is loaded again": Change(
+        "kvblockd",
+        (*CONNECTOR, "update_state_after_alloc"),
+        "start = local // self._block_size\n",
+        "start = 0\n",
+    ),
+    "kvblockd: a block less is found": Change(
+        "kvblockd",
+        (*CONNECTOR, "_lookup_sync"),
+        "min(n_consec * self._block_size, aligned)",
+        "min(max(n_consec - 1, 0) * self._block_size, aligned)",
+    ),
+    "kvblockd: what later chunks compute is not stored": Change(
+        "kvblockd",
+        (*CONNECTOR, "_build_cached_req_meta"),
+        "self._blocks[rid].extend(blocks_i[0])",
+        "self._blocks[rid].extend([])",
+    ),
+    "kvblockd: other names": Change(
+        "kvblockd",
+        ("config", "", "block_chain_keys"),
+        "blake3(_CHAIN_DOMAIN + prev + tok)",
+        "blake3(_CHAIN_DOMAIN + tok + prev)",
+    ),
+}
+"""Changes that serve every request what it asks for."""
+
+
+def ask(r: str, prompt: str, **identity: Any) -> list[Op]:
+    """A request that ends when its prompt is computed and stored, and its first token is there."""
+    return [Submit(r, prompt, **identity), *[Step()] * 12, Finish(r), *[Step()] * 4]
+
+
+def asked() -> list[Op]:
+    """Prompts are stored and asked for again: by others, behind a hit of the device, with other
+    identities, behind another first block, and by who was preempted.
+    """
+    gone = Reset(running=True, tier="local")
+    image = [Media(at=0, length=4, hash="h1")]
+    return [
+        *ask("a1", "a:70"),
+        *ask("c1", "c:70"),
+        gone,
+        *ask("a2", "a:70"),
+        gone,
+        *ask("a3", "a:35"),
+        *ask("a4", "a:70"),
+        gone,
+        *ask("s", "a:70", salt="s"),
+        *ask("l", "a:70", adapter="l"),
+        *ask("i", "a:70", media=image),
+        gone,
+        *ask("s2", "a:70", salt="s"),
+        *ask("b1", "b:16 a[16]:54"),
+        gone,
+        *ask("b2", "b:16 a[16]:54"),
+        gone,
+        *ask("p1", "p:70"),
+        gone,
+        Submit("q", "q:70"),
+        *[Step()] * 6,
+        Submit("p", "p:70"),
+        *[Step()] * 8,
+        Preempt("p"),
+        gone,
+        *[Step()] * 14,
+        Finish("p"),
+        *[Step()] * 4,
+        gone,
+        *ask("c2", "c:70"),
+    ]
+
+
+def run(adapter: str, change: Change | None = None, chunk: int = 40) -> Result:
+    one = ADAPTERS[adapter]
+    header = TraceHeader(
+        "t",
+        layouts.load(one.layout),
+        60,
+        level="scheduler",
+        options={"max_num_batched_tokens": chunk, "tier_pages": one.tier_pages},
+    )
+    patches = Patches(one.package)
+    if change is not None:
+        patches.text(*change.place, change.old, change.new)
+    try:
+        engine = parse(f"vllm:source={SOURCE},{one.options}").open(header)
+        return drive(Trace(header, asked()), engine)
+    finally:
+        patches.undo()
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the packages on the path, and what stands in for what they lack here."""
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    before = [*sys.path]
+    sys.path[:0] = [str(ROOT / "ci" / "plug_ins"), PUBLISHED]
+    yield
+    sys.path[:] = before
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_as_released_nothing_is_found_and_its_memory_is_hit(adapter: str) -> None:
+    result = run(adapter)
+    hits = [event for event in result.history.events if isinstance(event, Hit)]
+    assert result.findings == []
+    assert {hit.r for hit in hits if hit.tier == "cpu"} >= {"a2", "a4", "b2", "p", "c2"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found(name: str) -> None:
+    fault = FAULTS[name]
+    found = {finding.anomaly for finding in run(fault.adapter, fault).findings}
+    assert fault.anomaly in found
+
+
+@pytest.mark.parametrize("name", LAWFUL)
+def test_what_is_lawful_passes(name: str) -> None:
+    assert run(LAWFUL[name].adapter, LAWFUL[name]).findings == []
