@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -48,12 +48,15 @@ pytestmark = [
 class Adapter(NamedTuple):
     """A published package: what names it to the engine, and the layout and the number of pages of
     its memory (0: as many as it takes) with which its faults show.
+
+    `resumes`: requests that were preempted between two steps come back.
     """
 
     package: str
     options: str
     layout: str = "full"
     tier_pages: int = 0
+    resumes: bool = True
 
 
 TIERS = json.dumps(
@@ -64,6 +67,7 @@ TIERS = json.dumps(
         }
     ]
 )
+LAKE = json.dumps({"openlake_nodes": ["here"], "openlake_min_external_lookup_tokens": 0})
 ADAPTERS = {
     "lifeboat": Adapter(
         "lifeboat_cache",
@@ -75,6 +79,13 @@ ADAPTERS = {
     "kvblockd": Adapter(
         "vllm_kvblockd",
         "connector=vllm_kvblockd.connector:KvblockdConnector,prepare=kvblockd_in_memory:prepare",
+    ),
+    "openlake": Adapter(
+        "openlake_client",
+        "connector=openlake_client.openlake_connector:OpenLakeConnector,"
+        f"prepare=openlake_in_memory:prepare,connector_config={LAKE}",
+        layout="full-swa",
+        resumes=False,
     ),
 }
 
@@ -97,6 +108,9 @@ FILES = ("storage.filesystem", "FilesystemTier")
 CONNECTOR = ("connector", "KvblockdConnector")
 LOADER = ("slab_loader", "SlabLoader")
 QUEUE = ("store_queue", "StoreQueue")
+LAKE_SCHEDULER = ("openlake_adapter", "OpenLakeScheduler")
+SENDING = ("openlake_adapter", "KVCacheSendingThread")
+RECEIVING = ("openlake_adapter", "KVCacheRecvingThread")
 
 FAULTS = {
     "lifeboat: a key for all groups": Change(
@@ -253,6 +267,90 @@ FAULTS = {
         "self._c._layer_kv[name][bid - 1]",
         "stale-hit",
     ),
+    "openlake: a key for all groups": Change(
+        "openlake",
+        ("openlake_adapter", "GroupKeys", "key_for"),
+        "self.g_idx & 0xFFFF",
+        "0 & 0xFFFF",
+        "stale-hit",
+    ),
+    "openlake: a key for all hashes": Change(
+        "openlake",
+        ("openlake_adapter", "GroupKeys", "key_for"),
+        'bytes(h).ljust(32, b"\\x00")[:32]',
+        "bytes(32)",
+        "stale-hit",
+    ),
+    "openlake: addresses of the block in front": Change(
+        "openlake",
+        (*SENDING, "_handle_request"),
+        "self.layout.addrs_for(block_id)",
+        "self.layout.addrs_for(block_id - 1)",
+        "stale-hit",
+    ),
+    "openlake: loads into the block behind": Change(
+        "openlake",
+        (*RECEIVING, "_handle_request"),
+        "self.layout.addrs_for(block_id)",
+        "self.layout.addrs_for(block_id + 1)",
+        "stale-hit",
+    ),
+    "openlake: blocks in the reverse order": Change(
+        "openlake",
+        (*RECEIVING, "_handle_request"),
+        "for block_id, _ in entries:",
+        "for block_id, _ in reversed(entries):",
+        "stale-hit",
+    ),
+    "openlake: loads all but the last": Change(
+        "openlake",
+        (*RECEIVING, "_handle_request"),
+        "rotation = self.tp_rank % len(entries)",
+        "entries = entries[:-1]; rotation = 0",
+        "stale-hit",
+    ),
+    "openlake: said to be there, and never loaded": Change(
+        "openlake",
+        (*RECEIVING, "_handle_request"),
+        "res = self.client.get_batch(batch_keys, batch_addrs, batch_sizes)",
+        "res = [0 for _ in batch_keys]",
+        "stale-hit",
+    ),
+    "openlake: nobody is told that a load is over": Change(
+        "openlake",
+        ("openlake_adapter", "KVTransferThread", "set_finished_request"),
+        "self.finished_requests.add(req_id)",
+        "pass",
+        "no-progress",
+    ),
+    "openlake: a block is stored that is not whole": Change(
+        "openlake",
+        ("openlake_adapter", "ReqMeta", "from_tracker"),
+        "num_tokens_to_save = tracker.token_len // block_size * block_size",
+        "num_tokens_to_save = cdiv(tracker.token_len, block_size) * block_size",
+        "partial-commit",
+    ),
+    "openlake: loads begin a block too late": Change(
+        "openlake",
+        (*RECEIVING, "_handle_request"),
+        "loaded_start = load.local_tokens // lcm * lcm",
+        "loaded_start = load.local_tokens // lcm * lcm + lcm",
+        "stale-hit",
+    ),
+    "openlake: a key in front of what it names": Change(
+        "openlake",
+        ("openlake_adapter", "GroupKeys", "process_tokens"),
+        "bytes(chunks[chunk_id])",
+        "bytes(chunks[max(chunk_id - 1, 0)])",
+        "stale-hit",
+    ),
+    "openlake: blocks of one group for all": Change(
+        "openlake",
+        (*SENDING, "_handle_request"),
+        "req_meta.block_ids[group.g_idx][chunk_idx]",
+        "req_meta.block_ids[0][chunk_idx]",
+        "stale-hit",
+    ),
 }
 
 LAWFUL = {
@@ -276,6 +374,18 @@ LAWFUL = {
         (*TIER, "_ck"),
         "chunk_hash=get_offload_block_hash(key)",
         "chunk_hash=get_offload_block_hash(key)[::-1]",
+    ),
+    "openlake: a block less is found": Change(
+        "openlake",
+        (*LAKE_SCHEDULER, "get_num_new_matched_tokens"),
+        "token_len = request.num_tokens // self._sched_bs * self._sched_bs",
+        "token_len = (request.num_tokens // self._sched_bs - 1) * self._sched_bs",
+    ),
+    "openlake: what the device has is loaded again": Change(
+        "openlake",
+        (*RECEIVING, "_handle_request"),
+        "loaded_start = load.local_tokens // lcm * lcm",
+        "loaded_start = 0",
     ),
     "kvblockd: what the device has is loaded again": Change(
         "kvblockd",
@@ -305,66 +415,75 @@ LAWFUL = {
 """Changes that serve every request what it asks for."""
 
 
+GONE = Reset(running=True, tier="local")
+
+
 def ask(r: str, prompt: str, **identity: Any) -> list[Op]:
-    """A request that ends when its prompt is computed and stored, and its first token is there."""
+    """Return a request that ends when its prompt is computed and stored."""
     return [Submit(r, prompt, **identity), *[Step()] * 12, Finish(r), *[Step()] * 4]
 
 
 def asked() -> list[Op]:
     """Prompts are stored and asked for again: by others, behind a hit of the device, with other
-    identities, behind another first block, and by who was preempted.
+    identities, and behind another first block.
     """
-    gone = Reset(running=True, tier="local")
     image = [Media(at=0, length=4, hash="h1")]
     return [
         *ask("a1", "a:70"),
         *ask("c1", "c:70"),
-        gone,
+        GONE,
         *ask("a2", "a:70"),
-        gone,
+        GONE,
         *ask("a3", "a:35"),
         *ask("a4", "a:70"),
-        gone,
+        GONE,
         *ask("s", "a:70", salt="s"),
         *ask("l", "a:70", adapter="l"),
         *ask("i", "a:70", media=image),
-        gone,
+        GONE,
         *ask("s2", "a:70", salt="s"),
         *ask("b1", "b:16 a[16]:54"),
-        gone,
+        GONE,
         *ask("b2", "b:16 a[16]:54"),
-        gone,
+        GONE,
+        *ask("c2", "c:70"),
+    ]
+
+
+def resumed() -> list[Op]:
+    """Somebody is preempted who has other blocks when it comes back."""
+    return [
         *ask("p1", "p:70"),
-        gone,
+        GONE,
         Submit("q", "q:70"),
         *[Step()] * 6,
         Submit("p", "p:70"),
         *[Step()] * 8,
         Preempt("p"),
-        gone,
+        GONE,
         *[Step()] * 14,
         Finish("p"),
         *[Step()] * 4,
-        gone,
-        *ask("c2", "c:70"),
+        GONE,
+        *ask("p2", "p:70"),
     ]
 
 
-def run(adapter: str, change: Change | None = None, chunk: int = 40) -> Result:
+def run(adapter: str, change: Change | None = None, ops: Sequence[Op] = ()) -> Result:
     one = ADAPTERS[adapter]
     header = TraceHeader(
         "t",
         layouts.load(one.layout),
         60,
         level="scheduler",
-        options={"max_num_batched_tokens": chunk, "tier_pages": one.tier_pages},
+        options={"max_num_batched_tokens": 40, "tier_pages": one.tier_pages},
     )
     patches = Patches(one.package)
     if change is not None:
         patches.text(*change.place, change.old, change.new)
     try:
         engine = parse(f"vllm:source={SOURCE},{one.options}").open(header)
-        return drive(Trace(header, asked()), engine)
+        return drive(Trace(header, [*ops] or asked() + resumed() * one.resumes), engine)
     finally:
         patches.undo()
 
@@ -384,7 +503,19 @@ def test_as_released_nothing_is_found_and_its_memory_is_hit(adapter: str) -> Non
     result = run(adapter)
     hits = [event for event in result.history.events if isinstance(event, Hit)]
     assert result.findings == []
-    assert {hit.r for hit in hits if hit.tier == "cpu"} >= {"a2", "a4", "b2", "p", "c2"}
+    assert {hit.r for hit in hits if hit.tier == "cpu"} >= {"a2", "a4", "b2", "c2"}
+
+
+def test_who_is_preempted_between_two_steps_with_openlake() -> None:
+    """It forgets who was preempted when it is told, with the step in which they come back: its
+    scheduler has noted them anew by then. Its worker is told of no load, or there is no note.
+    """
+    for ops, anomaly in (
+        ([Submit("q", "q:70"), *[Step()] * 4, Preempt("q"), *[Step()] * 6], "engine-crashed"),
+        ([Submit("q", "q:70"), *[Step()] * 4, GONE, *[Step()] * 12], "no-progress"),
+    ):
+        found = run("openlake", ops=ops).findings
+        assert anomaly in {finding.anomaly for finding in found}
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -4,8 +4,11 @@ affair.
 The device's caches hold numbers instead of keys and values: each time a step writes a block, the
 block gets a number that no content had before, in every layer of its group. Whatever copies a block
 takes its number along, so a number that appears in a block says what was put there. What a block
-holds lies in a further page of the history's pool, from which it comes back. A load is over before
-the runs of its step.
+holds lies in a further page of the history's pool, from which it comes back. What is no number, or
+in one layer another than in the next, is the content of a page that nobody ever wrote.
+
+A load is over before the runs of its step, or, where its request waits for it ("later"), when the
+step has run.
 
 Source: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/base.py`;
 `v1/worker/kv_connector_model_runner_mixin.py`.
@@ -14,6 +17,7 @@ Source: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/base.py`;
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
 from types import SimpleNamespace
@@ -31,52 +35,63 @@ WHOLE, PARTS = 3584, 512
 """How many whole blocks are kept, and behind them how many that were not whole when a step had
 written them; of each kind the oldest makes room."""
 KEPT = WHOLE + PARTS
+NOWHERE = 0
+"""The page that is never written."""
 
 
-class Group(NamedTuple):
-    """The layers of a group: their caches, of shape (blocks, 1, tokens, 1), int64, and what they
-    held when they were last looked at.
+class Caches:
+    """The caches of all layers. The first layers of all groups have the same memory, and so on, as
+    vLLM has it: a block belongs to one group at a time.
+
+    `groups` are (layers, tokens of a block). A layer's cache, int64, has the shape (blocks, 1,
+    tokens of a block, elements of a token); with one size of blocks a token has one.
     """
 
-    size: int
-    caches: dict[str, Any]
-    before: dict[str, Any]
-
-    @classmethod
-    def of(cls, layers: Iterable[str], size: int, blocks: int) -> Group:
-        """Return caches of which no block has been written."""
-        zeros = importlib.import_module("torch").zeros
-        caches = {
-            name: zeros(blocks, 1, size, 1, dtype=importlib.import_module("torch").int64)
-            for name in layers
-        }
-        return cls(size, caches, {name: cache.clone() for name, cache in caches.items()})
-
-    def write(self, block: int, number: int) -> None:
-        """Give a block a number: of each token, so that a part of a block is no block."""
-        for name, cache in self.caches.items():
-            first = number * self.size
-            tokens = cache.new_tensor([*range(first, first + self.size)])
-            cache[block, 0, :, 0] = tokens
-            self.before[name][block] = cache[block]
-
-    def came(self) -> dict[int, int]:
-        """Return the number of each block that somebody else has written since; 0 where it is no
-        whole block, or another one in another layer.
-        """
-        found: dict[int, set[int]] = {}
-        for name, cache in self.caches.items():
-            changed = (cache != self.before[name]).flatten(1).any(1).nonzero().flatten().tolist()
-            for block in changed:
-                found.setdefault(block, set()).add(self._number(cache[block].flatten().tolist()))
-            self.before[name].copy_(cache)
-        return {
-            block: numbers.pop() if len(numbers) == 1 else 0 for block, numbers in found.items()
+    def __init__(self, groups: Sequence[tuple[Sequence[str], int]], blocks: int) -> None:
+        torch = importlib.import_module("torch")
+        self._range = torch.arange
+        self._width = math.lcm(*(size for _, size in groups))
+        self._depths = [len(names) for names, _ in groups]
+        self._rows = [
+            torch.zeros(blocks, self._width, dtype=torch.int64) for _ in range(max(self._depths))
+        ]
+        self._before = [rows.clone() for rows in self._rows]
+        self.layers = {
+            name: rows.view(blocks, 1, size, -1)
+            for names, size in groups
+            for name, rows in zip(names, self._rows, strict=False)
         }
 
-    def _number(self, row: list[int]) -> int:
-        number, offset = divmod(row[0], self.size)
-        return number if offset == 0 and row == [*range(row[0], row[0] + self.size)] else 0
+    def write(self, group: int, block: int, number: int) -> None:
+        """Give a group's block a number: of each element, so that a part of a block is no block."""
+        content = self._content(number)
+        for rows, before in zip(
+            self._rows[: self._depths[group]], self._before[: self._depths[group]], strict=True
+        ):
+            rows[block] = before[block] = content
+
+    def came(self) -> list[int]:
+        """Return the blocks that somebody else has written since this was last asked."""
+        found = set[int]()
+        for rows, before in zip(self._rows, self._before, strict=True):
+            found.update((rows != before).any(1).nonzero().flatten().tolist())
+            before.copy_(rows)
+        return sorted(found)
+
+    def number(self, block: int) -> int:
+        """Return the number that a block's first layer holds; 0 for none."""
+        number, offset = divmod(int(self._rows[0][block, 0]), self._width)
+        return 0 if offset or not self.holds(block, number, 0) else number
+
+    def holds(self, block: int, number: int, group: int) -> bool:
+        """Return whether a block holds a number in every layer of a group."""
+        content = self._content(number)
+        return all(
+            bool((rows[block] == content).all()) for rows in self._rows[: self._depths[group]]
+        )
+
+    def _content(self, number: int) -> Any:
+        return self._range(number * self._width, (number + 1) * self._width)
 
 
 class Content(NamedTuple):
@@ -99,25 +114,33 @@ class AnyConnector(VllmSide):
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
         config = connector._kv_cache_config
         self._refuse(source, connector, config.kv_cache_groups)
-        self._groups = [
-            Group.of(group.layer_names, group.kv_cache_spec.block_size, config.num_blocks)
-            for group in config.kv_cache_groups
+        self._name = type(connector).__name__
+        groups = [
+            (group.layer_names, group.kv_cache_spec.block_size) for group in config.kv_cache_groups
         ]
+        self._sizes = [size for _, size in groups]
+        self._caches = Caches(groups, config.num_blocks)
         self._contents: dict[int, Content] = {}
         self._page_of: dict[int, int] = {}
         """By number: the page that keeps what was put there."""
-        self._pages = (cycle(range(WHOLE)), cycle(range(WHOLE, KEPT)))
+        self._pages = (cycle(range(NOWHERE + 1, WHOLE)), cycle(range(WHOLE, KEPT)))
         self._count = 0
         self._written: list[tuple[int, int, Claim | None]] = []
+        self._asked = dict[str, set[int]]()
+        """By request that waits for a load since this step: its blocks."""
+        self._late = dict[str, set[int]]()
+        """The same, since an earlier step."""
         self.forward = self
-        layers = {name: cache for group in self._groups for name, cache in group.caches.items()}
-        self._layers = layers
+        layers = self._caches.layers
         self.context = SimpleNamespace(
             attn_metadata=dict.fromkeys(layers),
             no_compile_layers={n: SimpleNamespace(kv_cache=c) for n, c in layers.items()},
         )
         worker.register_kv_caches(layers)
-        connector.get_num_new_matched_tokens = self._at_once(connector.get_num_new_matched_tokens)
+        connector.get_num_new_matched_tokens = self._noting_who(
+            connector.get_num_new_matched_tokens
+        )
+        connector.update_state_after_alloc = self._noting_where(connector.update_state_after_alloc)
         connector.reset_cache = self._forgetting(connector.reset_cache)
         connector.build_connector_meta = self._noting(connector.build_connector_meta)
 
@@ -137,18 +160,24 @@ class AnyConnector(VllmSide):
                 " are not driven"
             )
 
-    @staticmethod
-    def _at_once(asked: Callable[..., Any]) -> Callable[..., Any]:
-        def get_num_new_matched_tokens(*args: Any, **kwargs: Any) -> Any:
-            tokens, later = answer = asked(*args, **kwargs)
+    def _noting_who(self, asked: Callable[..., Any]) -> Callable[..., Any]:
+        def get_num_new_matched_tokens(request: Any, *args: Any, **kwargs: Any) -> Any:
+            tokens, later = answer = asked(request, *args, **kwargs)
+            self._asked.pop(request.request_id, None)
             if tokens and later:
-                raise UsageError(
-                    "--engine: a connector that derives from vLLM's base class alone is driven"
-                    " where it loads before the step; this one loads beside it"
-                )
+                self._asked[request.request_id] = set()
             return answer
 
         return get_num_new_matched_tokens
+
+    def _noting_where(self, update: Callable[..., None]) -> Callable[..., None]:
+        def update_state_after_alloc(request: Any, blocks: Any, tokens: int) -> None:
+            update(request, blocks, tokens)
+            if tokens and request.request_id in self._asked:
+                rows = blocks.get_block_ids()
+                self._asked[request.request_id] = {block for row in rows for block in row}
+
+        return update_state_after_alloc
 
     def _forgetting(self, reset: Callable[[], bool | None]) -> Callable[[], bool | None]:
         def reset_cache() -> bool | None:
@@ -188,40 +217,64 @@ class AnyConnector(VllmSide):
             start = starts[r]
             stop = start + tokens
             known = stop - len(output.scheduled_spec_decode_tokens.get(r, ()))
-            for index, (group, row) in enumerate(
-                zip(self._groups, self._pool.tables(r), strict=False)
+            for index, (size, row) in enumerate(
+                zip(self._sizes, self._pool.tables(r), strict=False)
             ):
-                for place in range(start // group.size, min(-(-stop // group.size), len(row))):
-                    end = (place + 1) * group.size
+                for place in range(start // size, min(-(-stop // size), len(row))):
+                    end = (place + 1) * size
                     yield index, row[place], Claim(end, r) if end <= known else None
 
     def loaded(self) -> None:
         """Begin, and end, the loads that the worker has made, and give the blocks that the step
         writes their numbers.
         """
-        for group in self._groups:
-            came = [
-                (self._page_of[number], block)
-                for block, number in group.came().items()
-                if number in self._page_of
-            ]
-            if came:
-                pages, blocks = zip(*came, strict=True)
-                self._copies.wait([self._copies.begin(pages, blocks, stores=False)])
+        if came := self._came():
+            self._copies.wait([self._copies.begin(*came, stores=False)])
         for index, block, claim in self._written:
             self._count += 1
             page = next(self._pages[claim is None])
             if page in self._contents:
                 self._page_of.pop(self._contents[page].number, None)
             self._page_of[self._count] = page
-            self._groups[index].write(block, self._count)
+            self._caches.write(index, block, self._count)
             job = self._copies.begin([block], [page], stores=True, steps=1)
             self._copies.fill_for([page], [index])
             self._contents[page] = Content(self._count, claim, index, job)
 
+    def ended(self, told: Any) -> None:
+        """Begin, and end, the loads that the worker has made beside the step."""
+        if came := self._came():
+            self._copies.over_behind(self._copies.begin(*came, stores=False))
+        for r in told.finished_recving or ():
+            self._late.pop(r, None)
+            self._asked.pop(r, None)
+        self._late.update({r: blocks for r, blocks in self._asked.items() if blocks})
+        self._asked.clear()
+
+    def _came(self) -> tuple[list[int], list[int]] | None:
+        """Return pages, and the blocks into which what they keep has come; None for none.
+
+        Raises UsageError for a load that takes more than the step in which it was asked for: who
+        hits what is reported with that.
+        """
+        blocks = self._caches.came()
+        if any(not late.isdisjoint(blocks) for late in self._late.values()):
+            raise UsageError(
+                f"--engine: a load of {self._name} takes more than the step in which it is asked"
+                " for, which is not driven"
+            )
+        return ([self._page(block) for block in blocks], blocks) if blocks else None
+
+    def _page(self, block: int) -> int:
+        number = self._caches.number(block)
+        page = self._page_of.get(number, NOWHERE)
+        if page == NOWHERE or not self._caches.holds(block, number, self._contents[page].group):
+            return NOWHERE
+        return page
+
     def layers(self) -> Iterable[tuple[str, Any]]:
         """Return the layers with their caches, in order."""
-        return self._layers.items()
+        return self._caches.layers.items()
 
     def books(self) -> Books:
         """Return what is kept: whole blocks, each keyed as the end of the prefix that it ends."""

@@ -61,6 +61,7 @@ class Copies:
         before the runs.
         """
         self._failing = failing
+        self._failing_behind: Sequence[int] = ()
         self.before: list[Move] = []
         """Loads that begin and are over before the runs."""
         self.begun: list[tuple[int, Move]] = []
@@ -129,6 +130,12 @@ class Copies:
             self.flushed += [number for number in job.numbers if number not in job.failed]
         self._end(job)
 
+    def over_behind(self, job: Job) -> None:
+        """Let a job that begins when the step has run be over with it."""
+        self._fail(self._failing_behind, [job])
+        self.ended += [number for number in job.numbers if number not in job.failed]
+        self._end(job)
+
     def advance(self, failing: Sequence[int]) -> None:
         """Let the step pass: what has no step left is over.
 
@@ -136,6 +143,7 @@ class Copies:
         those will have failed when their job is over. A store does not fail: vLLM's connectors have
         no way to say so.
         """
+        self._failing_behind = failing
         self._fail(failing, self.under_way)
         for job in [job for job in self.under_way if job.begun]:
             job.steps_left -= 1

@@ -162,6 +162,9 @@ class Forward:
         """Return the layers with their caches, in order."""
         return self._files.caches.items()
 
+    def ended(self, told: Any) -> None:
+        """Do nothing: it loads before the pass alone."""
+
 
 class Example(VllmSide):
     """The connector, both sides. Its folder goes with it."""

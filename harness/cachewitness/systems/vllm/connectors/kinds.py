@@ -41,6 +41,10 @@ class CopiesOf:
         """Let jobs be over before anybody runs."""
         self._copies.wait(jobs)
 
+    def over_behind(self, job: Job) -> None:
+        """Let a job that begins when the step has run be over with it."""
+        self._copies.over_behind(job)
+
     @property
     def delay(self) -> int:
         """How many steps a copy takes."""

@@ -25,6 +25,11 @@ class Forward(Protocol):
     def layers(self) -> Iterable[tuple[str, Any]]:
         """Return the layers that save their caches, in order."""
 
+    def ended(self, told: Any) -> None:
+        """Take note that the step has run, and of the transfers that are over then
+        (`KVConnectorTransferResults`).
+        """
+
 
 class ModelRunner:
     """`worker` is the connector that vLLM's worker would have, `forward` the pass that it is
@@ -49,6 +54,8 @@ class ModelRunner:
         self._pass()
         run()
         results = worker.get_transfer_results(output.finished_req_ids)
+        if self.forward is not None:
+            self.forward.ended(results)
         connector_output = self._output(
             finished_sending=results.finished_sending,
             finished_recving=results.finished_recving,
@@ -62,10 +69,12 @@ class ModelRunner:
     def _pass(self) -> None:
         worker = self.worker
         forward = self.forward
+        layers = [*forward.layers()] if forward is not None else []
         worker.start_load_kv(forward and forward.context)
+        for name, _ in layers:
+            worker.wait_for_layer_load(name)
         if forward is not None:
             forward.loaded()
-            for name, cache in forward.layers():
-                worker.wait_for_layer_load(name)
-                worker.save_kv_layer(name, cache, None)
+        for name, cache in layers:
+            worker.save_kv_layer(name, cache, None)
         worker.wait_for_save()
