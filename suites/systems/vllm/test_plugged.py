@@ -106,10 +106,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 class Told(KVConnectorMetadata):
     def __init__(self):
-        self.loads, self.saves = [], []
+        self.loads, self.saves, self.beside = [], [], {}
 
 class Own(KVConnectorBase_V1, SupportsHMA):
-    """Keeps each whole block of a prompt, in every group, by the tokens in front of its end."""
+    """Keeps each whole block of a prompt, in every group, by the tokens in front of its end.
+
+    It loads before a step, or `later`: when the step has run (1), or another one (2).
+    """
 
     def __init__(self, config, role, kv_cache_config):
         super().__init__(config, role, kv_cache_config)
@@ -118,7 +121,12 @@ class Own(KVConnectorBase_V1, SupportsHMA):
         self.kept = self.settings.setdefault("kept", {})
         self.groups = kv_cache_config.kv_cache_groups
         self.size = self.groups[0].kv_cache_spec.block_size
-        self.loads, self.seen = {}, {}
+        self.loads, self.seen, self.first = {}, {}, {}
+        self.later = self.settings.get("later", 0)
+        self.beside, self.waiting, self.over = {}, [], set()
+
+    def register_kv_caches(self, caches):
+        self.caches = caches
 
     def key(self, request, index):
         tokens = tuple(request.prompt_token_ids[: (index + 1) * self.size])
@@ -130,18 +138,25 @@ class Own(KVConnectorBase_V1, SupportsHMA):
         most = 0 if again else (len(request.prompt_token_ids) - 1) // self.size
         while index < most and self.key(request, index) in self.kept:
             index += 1
-        return (index - first) * self.size, index > first and self.fault == "beside"
+        self.first[request.request_id] = first
+        return (index - first) * self.size, index > first and self.later > 0
 
     def update_state_after_alloc(self, request, blocks, external):
-        self.seen[request.request_id] = request
-        if external:
-            self.loads[request.request_id] = external // self.size
+        r = request.request_id
+        self.seen[r] = request
+        if external and self.later:
+            rows, first = blocks.get_block_ids(), self.first[r]
+            places = range(first, first + external // self.size)
+            self.beside[r] = [(self.key(request, i), [row[i] for row in rows]) for i in places]
+        elif external:
+            self.loads[r] = external // self.size
 
     def request_finished_all_groups(self, request, block_ids):
         return False, None
 
     def build_connector_meta(self, output):
         told = Told()
+        told.beside, self.beside = self.beside, {}
         for new in output.scheduled_new_reqs:
             request, rows = self.seen[new.req_id], new.block_ids
             start = new.num_computed_tokens // self.size
@@ -158,11 +173,27 @@ class Own(KVConnectorBase_V1, SupportsHMA):
     def group_of(self, name):
         return next(i for i, group in enumerate(self.groups) if name in group.layer_names)
 
+    def load(self, name, cache, loads):
+        for key, blocks in loads:
+            if block := blocks[self.group_of(name)]:
+                tokens = self.size // 2 if self.fault == "half" else self.size
+                cache[block][:, :tokens] = self.kept[key][name][:, :tokens]
+
     def start_load_kv(self, context, **kwargs):
         for name, layer in context.no_compile_layers.items():
-            for key, blocks in self._get_connector_metadata().loads:
-                if block := blocks[self.group_of(name)]:
-                    layer.kv_cache[block] = self.kept[key][name]
+            self.load(name, layer.kv_cache, self._get_connector_metadata().loads)
+
+    def get_finished(self, finished):
+        over, self.over = self.over, set()
+        self.waiting.append(self._get_connector_metadata().beside)
+        if len(self.waiting) >= self.later:
+            for r, loads in self.waiting.pop(0).items():
+                shifted = [(key, [b - (self.fault == "shift") for b in bs]) for key, bs in loads]
+                for name, cache in self.caches.items():
+                    self.load(name, cache, shifted)
+                if self.fault != "unsaid":
+                    self.over.add(r)
+        return None, over
 
     def wait_for_layer_load(self, name):
         pass
@@ -315,7 +346,7 @@ def stored_and_asked_again(prompt: str) -> list[Op]:
         Step(),
         Reset(running=True, tier="local"),
         Submit("r2", prompt),
-        *[Step()] * 3,
+        *[Step()] * 8,
     ]
 
 
@@ -358,37 +389,46 @@ class TestOnVllm:
         assert "stale-hit" in {finding.anomaly for finding in run(drifting, "b:70").findings}
         assert run("connector=plugged_connectors:Drifting", "b:70").findings == []
 
+    @pytest.mark.parametrize("later", [0, 1])
     @pytest.mark.parametrize("layout", ["full", "full-swa"])
-    def test_a_connector_of_its_own_passes_and_was_hit(self, package: Path, layout: str) -> None:
-        """It derives from vLLM's base class alone."""
-        result = run("connector=plugged_own:Own", layout=layout)
+    def test_a_connector_of_its_own_passes_and_was_hit(
+        self, package: Path, layout: str, later: int
+    ) -> None:
+        """It derives from vLLM's base class alone, and loads before the step or beside it."""
+        config = json.dumps({"later": later})
+        result = run(f"connector=plugged_own:Own,connector_config={config}", layout=layout)
         hit = [event for event in result.history.events if isinstance(event, Hit)][-1]
         assert result.findings == []
         assert (hit.r, hit.tier, hit.resume) == ("r2", "cpu", 64)
 
     @pytest.mark.parametrize(
-        ("fault", "prompt", "anomaly"),
+        ("fault", "later", "prompt", "anomaly"),
         [
-            ("place", "b:70", "stale-hit"),
-            ("shift", "a:70", "stale-hit"),
-            ("early", "a:70", "partial-commit"),
-            ("beside", "a:70", "one loads beside it"),
+            ("place", 0, "b:70", "stale-hit"),
+            ("shift", 0, "a:70", "stale-hit"),
+            ("half", 0, "a:70", "stale-hit"),
+            ("early", 0, "a:70", "partial-commit"),
+            ("place", 1, "b:70", "stale-hit"),
+            ("shift", 1, "a:70", "stale-hit"),
+            ("half", 1, "a:70", "stale-hit"),
+            ("unsaid", 1, "a:70", "no-progress"),
         ],
     )
     def test_a_connector_of_its_own_that_is_wrong_is_found(
-        self, package: Path, fault: str, prompt: str, anomaly: str
+        self, package: Path, fault: str, later: int, prompt: str, anomaly: str
     ) -> None:
-        """It names a block by its place, loads into the block in front, saves one that is not
-        whole; loads beside a step are not driven.
+        """It names a block by its place, loads into the block in front, or half of one, saves one
+        that is not whole; loads beside a step, and never says so.
         """
-        config = json.dumps({"fault": fault})
+        config = json.dumps({"fault": fault, "later": later})
         options = f"connector=plugged_own:Own,connector_config={config}"
-        if fault == "beside":
-            with pytest.raises(UsageError, match=anomaly):
-                run(options, prompt)
-            return
         found = run(options, prompt, 24 if fault == "early" else 128).findings
         assert anomaly in {finding.anomaly for finding in found}
+
+    def test_a_load_that_takes_more_than_its_step_is_not_driven(self, package: Path) -> None:
+        config = json.dumps({"later": 2})
+        with pytest.raises(UsageError, match="takes more than the step in which it is asked for"):
+            run(f"connector=plugged_own:Own,connector_config={config}")
 
     @pytest.mark.parametrize(
         ("options", "line"),

@@ -68,6 +68,7 @@ TIERS = json.dumps(
     ]
 )
 LAKE = json.dumps({"openlake_nodes": ["here"], "openlake_min_external_lookup_tokens": 0})
+MARCONI = json.dumps({"eviction_policy": "marconi", "eviction_decay": 0.01})
 ADAPTERS = {
     "lifeboat": Adapter(
         "lifeboat_cache",
@@ -86,6 +87,12 @@ ADAPTERS = {
         f"prepare=openlake_in_memory:prepare,connector_config={LAKE}",
         layout="full-swa",
         resumes=False,
+    ),
+    "marconi": Adapter(
+        "vllm_marconi_offload",
+        "connector=vllm_marconi_offload.connector:SimpleCPUOffloadConnector,"
+        f"prepare=marconi_sizes:prepare,connector_config={MARCONI}",
+        tier_pages=30,
     ),
 }
 
@@ -108,6 +115,8 @@ FILES = ("storage.filesystem", "FilesystemTier")
 CONNECTOR = ("connector", "KvblockdConnector")
 LOADER = ("slab_loader", "SlabLoader")
 QUEUE = ("store_queue", "StoreQueue")
+MANAGER = ("manager", "SimpleCPUOffloadScheduler")
+WORKER = ("worker", "SimpleCPUOffloadWorker")
 LAKE_SCHEDULER = ("openlake_adapter", "OpenLakeScheduler")
 SENDING = ("openlake_adapter", "KVCacheSendingThread")
 RECEIVING = ("openlake_adapter", "KVCacheRecvingThread")
@@ -351,6 +360,91 @@ FAULTS = {
         "req_meta.block_ids[0][chunk_idx]",
         "stale-hit",
     ),
+    "marconi: loads into the first blocks": Change(
+        "marconi",
+        (*MANAGER, "update_state_after_alloc"),
+        "gpu_ext_start = n_computed_g - n_ext_g",
+        "gpu_ext_start = 0",
+        "stale-hit",
+    ),
+    "marconi: loads what the first blocks hold": Change(
+        "marconi",
+        (*MANAGER, "update_state_after_alloc"),
+        "hashes_to_load = request.block_hashes[skipped : skipped + num_blocks_to_load]",
+        "hashes_to_load = request.block_hashes[: num_blocks_to_load]",
+        "stale-hit",
+    ),
+    "marconi: the device's blocks of a load are not held": Change(
+        "marconi",
+        (*MANAGER, "update_state_after_alloc"),
+        "[self._gpu_block_pool.blocks[bid] for bid in gpu_block_ids]",
+        "[]",
+        "double-free",
+    ),
+    "marconi: the CPU's blocks of a load are not held": Change(
+        "marconi",
+        (*MANAGER, "update_state_after_alloc"),
+        "self.cpu_block_pool.touch([cpu_blk])",
+        "pass",
+        "engine-crashed",
+    ),
+    "marconi: the device's blocks of a store are not held": Change(
+        "marconi",
+        (*MANAGER, "_prepare_eager_store_specs"),
+        "[gpu_block_pool.blocks[bid] for bid in gpu_block_ids]",
+        "[]",
+        "double-free",
+    ),
+    "marconi: the blocks of a store are never given back": Change(
+        "marconi",
+        (*MANAGER, "_process_store_completion"),
+        "self.cpu_block_pool.free_blocks(cpu_blocks)",
+        "pass",
+        "leak",
+    ),
+    "marconi: keys when a store begins": Change(
+        "marconi",
+        (*MANAGER, "_prepare_eager_store_specs"),
+        "cpu_blk._block_hash = bhash",
+        "cpu_blk._block_hash = bhash;"
+        " cpu_block_pool.cached_block_hash_to_block.insert(bhash, cpu_blk)",
+        "partial-commit",
+    ),
+    "marconi: hashes of other blocks": Change(
+        "marconi",
+        (*MANAGER, "_prepare_eager_store_specs"),
+        "zip(cpu_blocks_alloc, block_hashes_to_store):",
+        "zip(reversed(cpu_blocks_alloc), block_hashes_to_store):",
+        "stale-hit",
+    ),
+    "marconi: a load's blocks are never given back": Change(
+        "marconi",
+        (*MANAGER, "update_connector_output"),
+        "self._cleanup_load_request(req_id)",
+        "pass",
+        "leak",
+    ),
+    "marconi: a load is over when it is asked for": Change(
+        "marconi",
+        (*WORKER, "_poll_stream_events"),
+        "if not event.query():",
+        "if False:",
+        "stale-hit",
+    ),
+    "marconi: blocks in the reverse order": Change(
+        "marconi",
+        (*WORKER, "get_finished"),
+        "metadata.load_gpu_blocks,\n                    is_store=False,",
+        "metadata.load_gpu_blocks[::-1],\n                    is_store=False,",
+        "stale-hit",
+    ),
+    "marconi: nobody is told that a load is over": Change(
+        "marconi",
+        (*WORKER, "get_finished"),
+        "finished_recving.update(req_ids)",
+        "pass",
+        "no-progress",
+    ),
 }
 
 LAWFUL = {
@@ -386,6 +480,24 @@ LAWFUL = {
         (*RECEIVING, "_handle_request"),
         "loaded_start = load.local_tokens // lcm * lcm",
         "loaded_start = 0",
+    ),
+    "marconi: the highest score goes first": Change(
+        "marconi",
+        ("manager", "MarconiEvictionPolicy", "score"),
+        "base = self._reuse_factor(bhash) / (depth + 1.0)",
+        "base = -self._reuse_factor(bhash) / (depth + 1.0)",
+    ),
+    "marconi: nothing is admitted": Change(
+        "marconi",
+        ("manager", "MarconiAdmissionTracker", "should_admit"),
+        "if self.threshold <= 1: self.admitted += 1 return True",
+        "return False",
+    ),
+    "marconi: what a store takes is bounded by keys alone": Change(
+        "marconi",
+        (*MANAGER, "_prepare_eager_store_specs"),
+        "ready_blocks_g = aligned_tokens // g_block_size",
+        "ready_blocks_g = len(group_gpu_ids)",
     ),
     "kvblockd: what the device has is loaded again": Change(
         "kvblockd",

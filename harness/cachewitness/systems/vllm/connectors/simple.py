@@ -63,7 +63,7 @@ class SimpleOffload(VllmSide):
     """The connector, both sides."""
 
     fenced = False
-    unordered = drops = reports = True
+    unordered = drops = True
     whole_chunks = True
     """It looks the rest of a prompt up as if that were one, so chunks must begin where those of the
     prompt do."""
@@ -79,6 +79,8 @@ class SimpleOffload(VllmSide):
         self._handler = worker.worker_handler
         self._names = names
         self._scheduler = connector.scheduler_manager
+        self.reports = hasattr(self._scheduler, "kv_event_medium")
+        """A fork of an older release tells routers nothing."""
         self._looks_ahead = self._scheduler._target_free if self._scheduler._lazy_mode else 0
         """How many blocks, of those that are evicted next, are stored in time; 0 where it is not
         lazy."""
@@ -118,10 +120,17 @@ class SimpleOffload(VllmSide):
                 if block.block_hash is None
                 else [block.block_hash, *further.get(block.block_id, ())]
             ):
-                keys[self._group_of(key), block.block_id, key] = self._names.claim(
-                    self._hash_of(key)
-                )
+                if self._is_found(key, block):
+                    keys[self._group_of(key), block.block_id, key] = self._names.claim(
+                        self._hash_of(key)
+                    )
         return Books(keys, held, self._pool.get_num_free_blocks())
+
+    def _is_found(self, key: Any, block: Any) -> bool:
+        """Return whether a look-up for a key may find a block: a fork of this connector names
+        blocks when their stores begin.
+        """
+        return bool(self._pool.cached_block_hash_to_block.contain(key, block.block_id))
 
 
 def _without_streams(module: Any) -> None:
