@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the suites on real vLLM: two releases, one from before sparse retention became the default (0.29) and one from after, and
-# random workloads on the newer one over real tensors, with blocks over two ranks, behind a router, and with each of its connectors; a fork, a plug-in with block pools of its own and its ranks, and one with hits inside a block on the release that it is for; then the tests that need a real vLLM,
+# random workloads on the newer one over real tensors, with blocks over two ranks, behind a router, and with each of its connectors; a fork, a plug-in with block pools of its own and its ranks, and one with hits inside a block on the release that it is for; connectors and tiers that others publish; then the tests that need a real vLLM,
 # faults patched into the newer one among them; the tests of what was found in releases that are older, with each of them alone;
 # and vLLM's own tests of the retention interval on the newer one. Writes fixtures/entered/vllm.json, the map of which configurations
 # enter which function, by which `run --diff` chooses what it runs first: a difference is committed.
@@ -113,6 +113,28 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
         --engine "vllm:source=$older,scheduler_cls=vllm_rbln.v1.core.rbln_scheduler:RBLNScheduler,prepare=rbln_sub_blocks:configure,observer=rbln_sub_blocks:SubBlockManager" ||
         status=$((status ? status : $?))
     CACHEWITNESS_VLLM_SOURCE=$older CACHEWITNESS_RBLN=$rbln "$venv/bin/python" -m pytest -m vllm suites/systems/vllm/test_rbln_sub_blocks.py ||
+        status=$((status ? status : $?))
+    published=$cache/src/published-$(sha256sum ci/plug_ins/published.txt | cut -c1-12)
+    if [[ ! -d $published ]]; then
+        part=$(mktemp -d "$cache/src/.part.XXXXXX")
+        "$venv/bin/python" -m pip install --quiet --no-deps --target "$part" -r ci/plug_ins/published.txt
+        mv "$part" "$published"
+    fi
+    # Hashes that two processes agree on: two of these refuse to start without.
+    run_published() { # NAME==VERSION ENGINE-OPTIONS ARGUMENT…
+        printf '\n== %s with %s\n' "${releases[-1]}" "$1"
+        PYTHONHASHSEED=0 PYTHONPATH=$PYTHONPATH:ci/plug_ins:$published "$venv/bin/python" -m cachewitness.cli run --quiet \
+            --engine "vllm:source=$source,$2" --expected "ci/plug_ins/${1/==/-}.txt" --seconds 40 "${@:3}" || status=$((status ? status : $?))
+    }
+    run_published lifeboatcache==0.1.11 'connector=offloading,spec=TieringOffloadingSpec,prepare=lifeboat_home:prepare,secondary_tiers=[{"type":"lifeboat_cache.integrations.vllm_tier:LifeboatTier","lifeboat_config":{"dashboard":{"enabled":false}}}]' \
+        --suite scheduler-random --layout full --layout full-swa-mamba --option tier_pages=12
+    run_published vllm-kvblockd==0.1.0 'connector=vllm_kvblockd.connector:KvblockdConnector,prepare=kvblockd_in_memory:prepare' \
+        --suite scheduler --suite scheduler-random --layout full
+    run_published openlake-vllm==0.8.1 'connector=openlake_client.openlake_connector:OpenLakeConnector,prepare=openlake_in_memory:prepare,connector_config={"openlake_nodes":["here"],"openlake_min_external_lookup_tokens":0}' \
+        --suite scheduler --suite scheduler-random --layout full --layout full-swa
+    run_published vllm-marconi-offload==0.2.2 'connector=vllm_marconi_offload.connector:SimpleCPUOffloadConnector,prepare=marconi_sizes:prepare,connector_config={"eviction_policy":"marconi"}' \
+        --suite scheduler-random --layout full --layout full-swa-mamba --option tier_pages=48 --option tier_delay=2
+    CACHEWITNESS_VLLM_SOURCE=$source CACHEWITNESS_PUBLISHED=$published "$venv/bin/python" -m pytest -m vllm suites/systems/vllm/test_published.py ||
         status=$((status ? status : $?))
     for connector in simple simple-lazy offloading offloading-chunks offloading-outputs offloading-sync multi; do
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"

@@ -2,12 +2,17 @@
 
 `--engine vllm:source=SRC,connector=openlake_client.openlake_connector:OpenLakeConnector,`
 `prepare=openlake_in_memory:prepare,connector_config={"openlake_nodes":["here"],`
-`"openlake_min_external_lookup_tokens":0}`, with `PYTHONHASHSEED=0`.
+`"openlake_min_external_lookup_tokens":0}`, with `PYTHONHASHSEED=0`; or `prepare` as
+`openlake_in_memory:mended`.
 
 A dictionary is the servers and the compiled client that copies to them and from them, by the
 addresses that it is given. The threads of the worker run when its step has, one after the other:
 what was handed to them is done then, and told with the next step. The worker is the only one, and
 nothing is to be waited for on a stream.
+
+As released its scheduler forgets who comes back in the step that says that they were preempted, and
+raises, or they wait for ever. Where requests are preempted between two steps that hides everything
+else: `mended` has it forget those alone who have got no blocks since.
 
 Source: openlake-vllm 0.8.1, `openlake_adapter.py`.
 """
@@ -15,6 +20,7 @@ Source: openlake-vllm 0.8.1, `openlake_adapter.py`.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib
 import queue
 from collections.abc import Callable, Sequence
@@ -95,6 +101,30 @@ def prepare() -> None:
     state.get_dcp_group = state.get_pcp_group = state.get_world_group = lambda: alone
     state.get_tensor_model_parallel_rank = lambda: 0
     state.get_tensor_model_parallel_world_size = lambda: 1
+
+
+def mended() -> None:
+    """Do the same, and have its scheduler remember who comes back."""
+    prepare()
+    kind = importlib.import_module("openlake_client.openlake_adapter").OpenLakeScheduler
+    if hasattr(kind, "of_openlake"):
+        return
+    kind.of_openlake = (kind.update_state_after_alloc, kind.build_connector_meta)
+    update, build = kind.of_openlake
+
+    def update_state_after_alloc(self: Any, request: Any, *args: Any) -> None:
+        update(self, request, *args)
+        vars(self).setdefault("given_blocks", set()).add(request.request_id)
+
+    def build_connector_meta(self: Any, output: Any) -> Any:
+        preempted = output.preempted_req_ids or set()
+        back = preempted & vars(self).pop("given_blocks", set())
+        meta = build(self, dataclasses.replace(output, preempted_req_ids=preempted - back))
+        meta.preempted_req_ids = preempted
+        return meta
+
+    kind.update_state_after_alloc = update_state_after_alloc
+    kind.build_connector_meta = build_connector_meta
 
 
 def _carried_out(finished: Callable[..., Any]) -> Callable[..., Any]:

@@ -174,10 +174,12 @@ class Own(KVConnectorBase_V1, SupportsHMA):
         return next(i for i, group in enumerate(self.groups) if name in group.layer_names)
 
     def load(self, name, cache, loads):
+        cache = cache[0] if isinstance(cache, list) else cache
         for key, blocks in loads:
             if block := blocks[self.group_of(name)]:
-                tokens = self.size // 2 if self.fault == "half" else self.size
-                cache[block][:, :tokens] = self.kept[key][name][:, :tokens]
+                target = cache[block].view(-1)
+                count = len(target) // 2 if self.fault == "half" else len(target)
+                target[:count] = self.kept[key][name].view(-1)[:count]
 
     def start_load_kv(self, context, **kwargs):
         for name, layer in context.no_compile_layers.items():
@@ -199,6 +201,7 @@ class Own(KVConnectorBase_V1, SupportsHMA):
         pass
 
     def save_kv_layer(self, name, cache, metadata, **kwargs):
+        cache = cache[0] if isinstance(cache, list) else cache
         for key, blocks in self._get_connector_metadata().saves:
             block = blocks[self.group_of(name)]
             self.kept.setdefault(key, {}).setdefault(name, cache[block].clone())
@@ -390,7 +393,7 @@ class TestOnVllm:
         assert run("connector=plugged_connectors:Drifting", "b:70").findings == []
 
     @pytest.mark.parametrize("later", [0, 1])
-    @pytest.mark.parametrize("layout", ["full", "full-swa"])
+    @pytest.mark.parametrize("layout", ["full", "full-swa", "full-mamba"])
     def test_a_connector_of_its_own_passes_and_was_hit(
         self, package: Path, layout: str, later: int
     ) -> None:
@@ -424,6 +427,15 @@ class TestOnVllm:
         options = f"connector=plugged_own:Own,connector_config={config}"
         found = run(options, prompt, 24 if fault == "early" else 128).findings
         assert anomaly in {finding.anomaly for finding in found}
+
+    @pytest.mark.parametrize("later", [0, 1])
+    def test_a_null_block_that_is_taken_for_a_state_is_found(
+        self, package: Path, later: int
+    ) -> None:
+        """It keeps a block of each group at each end of a block, and states are kept at few."""
+        options = f"connector=plugged_own:Own,connector_config={json.dumps({'later': later})}"
+        found = run(options, "a:40", layout="full-mamba").findings
+        assert "stale-hit" in {finding.anomaly for finding in found}
 
     def test_a_load_that_takes_more_than_its_step_is_not_driven(self, package: Path) -> None:
         config = json.dumps({"later": 2})

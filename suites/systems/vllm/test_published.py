@@ -74,7 +74,7 @@ ADAPTERS = {
         "lifeboat_cache",
         "connector=offloading,spec=TieringOffloadingSpec,prepare=lifeboat_home:prepare,"
         f"secondary_tiers={TIERS}",
-        layout="full-swa",
+        layout="full-swa-mamba",
         tier_pages=7,
     ),
     "kvblockd": Adapter(
@@ -85,7 +85,7 @@ ADAPTERS = {
         "openlake_client",
         "connector=openlake_client.openlake_connector:OpenLakeConnector,"
         f"prepare=openlake_in_memory:prepare,connector_config={LAKE}",
-        layout="full-swa",
+        layout="full-swa-mamba",
         resumes=False,
     ),
     "marconi": Adapter(

@@ -396,7 +396,8 @@ class RealScheduler(Driven):
             self.report(r)
             if (request := self.requests.get(r)) is None:
                 continue
-            if not any(r in scheduler.requests for scheduler in self.schedulers):
+            known = any(r in scheduler.requests for scheduler in self.schedulers)
+            if not known or request.is_finished():  # a connector may keep what it had for a while
                 del self.requests[r]
                 self._sessions.end(r)
                 self.engine.over(

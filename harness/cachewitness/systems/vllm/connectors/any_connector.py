@@ -39,27 +39,51 @@ NOWHERE = 0
 """The page that is never written."""
 
 
+class Group(NamedTuple):
+    """The layers of a group, and the tokens of its block; `states`: a block is a recurrent state.
+    """
+
+    layers: Sequence[str]
+    size: int
+    states: bool
+
+    @classmethod
+    def of(cls, group: Any) -> Group:
+        """Return a group as vLLM's configuration describes it."""
+        spec = group.kv_cache_spec
+        return cls(group.layer_names, spec.block_size, hasattr(spec, "mamba_type"))
+
+    def written(self, start: int, stop: int, columns: int) -> Iterator[tuple[int, int]]:
+        """Yield the columns of a row of so many that a step over [start, stop) writes, each with
+        the end of the prefix that is there then: of states the last one alone.
+        """
+        first = (stop - 1) // self.size if self.states else start // self.size
+        for column in range(first, min(-(-stop // self.size), columns)):
+            yield column, stop if self.states else (column + 1) * self.size
+
+
 class Caches:
     """The caches of all layers. The first layers of all groups have the same memory, and so on, as
     vLLM has it: a block belongs to one group at a time.
 
-    `groups` are (layers, tokens of a block). A layer's cache, int64, has the shape (blocks, 1,
-    tokens of a block, elements of a token); with one size of blocks a token has one.
+    A layer's cache, int64, has the shape (blocks, 1, tokens of a block, elements of a token); with
+    one size of blocks a token has one. That of a recurrent layer is a list of one tensor, of shape
+    (blocks, elements).
     """
 
-    def __init__(self, groups: Sequence[tuple[Sequence[str], int]], blocks: int) -> None:
+    def __init__(self, groups: Sequence[Group], blocks: int) -> None:
         torch = importlib.import_module("torch")
         self._range = torch.arange
-        self._width = math.lcm(*(size for _, size in groups))
-        self._depths = [len(names) for names, _ in groups]
+        self._width = math.lcm(*(group.size for group in groups))
+        self._depths = [len(group.layers) for group in groups]
         self._rows = [
             torch.zeros(blocks, self._width, dtype=torch.int64) for _ in range(max(self._depths))
         ]
         self._before = [rows.clone() for rows in self._rows]
         self.layers = {
-            name: rows.view(blocks, 1, size, -1)
-            for names, size in groups
-            for name, rows in zip(names, self._rows, strict=False)
+            name: [rows] if group.states else rows.view(blocks, 1, group.size, -1)
+            for group in groups
+            for name, rows in zip(group.layers, self._rows, strict=False)
         }
 
     def write(self, group: int, block: int, number: int) -> None:
@@ -69,6 +93,16 @@ class Caches:
             self._rows[: self._depths[group]], self._before[: self._depths[group]], strict=True
         ):
             rows[block] = before[block] = content
+
+    def clear(self, block: int) -> None:
+        """Forget what a block holds: it is given to somebody anew."""
+        for rows, before in zip(self._rows, self._before, strict=True):
+            rows[block] = before[block] = 0
+
+    def copy(self, src: int, dst: int) -> None:
+        """Copy a block, as the worker does in front of a step."""
+        for rows, before in zip(self._rows, self._before, strict=True):
+            rows[dst] = before[dst] = rows[src]
 
     def came(self) -> list[int]:
         """Return the blocks that somebody else has written since this was last asked."""
@@ -113,18 +147,16 @@ class AnyConnector(VllmSide):
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
         config = connector._kv_cache_config
+        self._groups = [Group.of(group) for group in config.kv_cache_groups]
         self._refuse(source, connector, config.kv_cache_groups)
         self._name = type(connector).__name__
-        groups = [
-            (group.layer_names, group.kv_cache_spec.block_size) for group in config.kv_cache_groups
-        ]
-        self._sizes = [size for _, size in groups]
-        self._caches = Caches(groups, config.num_blocks)
+        self._caches = Caches(self._groups, config.num_blocks)
         self._contents: dict[int, Content] = {}
         self._page_of: dict[int, int] = {}
         """By number: the page that keeps what was put there."""
         self._pages = (cycle(range(NOWHERE + 1, WHOLE)), cycle(range(WHOLE, KEPT)))
         self._count = 0
+        self._copied: list[tuple[int, int]] = []
         self._written: list[tuple[int, int, Claim | None]] = []
         self._asked = dict[str, set[int]]()
         """By request that waits for a load since this step: its blocks."""
@@ -154,10 +186,20 @@ class AnyConnector(VllmSide):
                 f"--engine: vLLM refuses {name} where layers have several cache groups (it is not"
                 " SupportsHMA)"
             )
-        if any(hasattr(group.kv_cache_spec, "mamba_type") for group in groups):
+        specs = [group.kv_cache_spec for group in groups]
+        if any(getattr(spec, "mamba_cache_mode", "align") != "align" for spec in specs):
             raise UsageError(
                 f"--engine: {name} derives from vLLM's base class alone, of which recurrent states"
-                " are not driven"
+                " are driven where mamba_cache_mode is 'align'"
+            )
+        if any(
+            getattr(spec, few, 0)
+            for spec in specs
+            for few in ("num_speculative_blocks", "num_prefill_checkpoint_blocks")
+        ):
+            raise UsageError(
+                f"--engine: {name} derives from vLLM's base class alone, of which recurrent states"
+                " are not driven with drafts or with checkpoints within chunks"
             )
 
     def _noting_who(self, asked: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,14 +224,20 @@ class AnyConnector(VllmSide):
     def _forgetting(self, reset: Callable[[], bool | None]) -> Callable[[], bool | None]:
         def reset_cache() -> bool | None:
             if done := reset():
-                self._contents.clear()
-                self._page_of.clear()
+                # Who waits for a load keeps its blocks: what they hold is still that.
+                self._contents = {
+                    page: content._replace(claim=None) for page, content in self._contents.items()
+                }
             return done
 
         return reset_cache
 
     def _noting(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def build_connector_meta(output: Any) -> Any:
+            self._copied = [
+                (copy.src_block_id, copy.dst_block_id)
+                for copy in output.kv_cache_block_copies or ()
+            ]
             self._written = [*self._writes(output)]
             return build(output)
 
@@ -199,6 +247,8 @@ class AnyConnector(VllmSide):
         """Take the device's block pool, observed, and what stands in for the device's copies."""
         self._pool = pool
         self._copies = copies
+        # What comes back into the block where it was before is the same bytes, and would not show.
+        pool.given_anew(self._caches.clear)
 
     def hold_back(self, *, held: bool) -> None:
         """Do nothing: it stores what requests have computed."""
@@ -217,12 +267,12 @@ class AnyConnector(VllmSide):
             start = starts[r]
             stop = start + tokens
             known = stop - len(output.scheduled_spec_decode_tokens.get(r, ()))
-            for index, (size, row) in enumerate(
-                zip(self._sizes, self._pool.tables(r), strict=False)
+            for index, (group, row) in enumerate(
+                zip(self._groups, self._pool.tables(r), strict=False)
             ):
-                for place in range(start // size, min(-(-stop // size), len(row))):
-                    end = (place + 1) * size
-                    yield index, row[place], Claim(end, r) if end <= known else None
+                for column, end in group.written(start, stop, len(row)):
+                    whole = end <= known and end % group.size == 0
+                    yield index, row[column], Claim(end, r) if whole else None
 
     def loaded(self) -> None:
         """Begin, and end, the loads that the worker has made, and give the blocks that the step
@@ -230,6 +280,8 @@ class AnyConnector(VllmSide):
         """
         if came := self._came():
             self._copies.wait([self._copies.begin(*came, stores=False)])
+        for src, dst in self._copied:
+            self._caches.copy(src, dst)
         for index, block, claim in self._written:
             self._count += 1
             page = next(self._pages[claim is None])

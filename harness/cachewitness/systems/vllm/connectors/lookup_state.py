@@ -4,7 +4,7 @@ manager does with them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from cachewitness.core.engine_failure import EngineFailure
@@ -27,6 +27,18 @@ class ConnectorsPool(ObservedPool):
         held = [*blocks]
         self._pool.touch(held)
         self._manager.observed.hold(held, self._manager.group_of)
+
+    def given_anew(self, note: Callable[[int], None]) -> None:
+        """Have each block noted that is given to somebody anew: what it held is of no account."""
+        give = self._pool.get_new_blocks
+
+        def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
+            blocks = give(*args, **kwargs)
+            for block in blocks:
+                note(block.block_id)
+            return blocks
+
+        self._pool.get_new_blocks = get_new_blocks
 
     def who_has(self, pages: Iterable[int]) -> set[str]:
         """Return the requests that have some of these blocks in their tables."""
