@@ -10,9 +10,11 @@ addresses that it is given. The threads of the worker run when its step has, one
 what was handed to them is done then, and told with the next step. The worker is the only one, and
 nothing is to be waited for on a stream.
 
-As released its scheduler forgets who comes back in the step that says that they were preempted, and
-raises, or they wait for ever. Where requests are preempted between two steps that hides everything
-else: `mended` has it forget those alone who have got no blocks since.
+Two things that it does as released would hide everything else; `mended` takes them back. Its
+scheduler forgets who comes back in the step that says that they were preempted: it raises, or they
+wait for ever; here it forgets those alone who have got no blocks since. It stores the null block,
+block 0, where a request has none: what left a window, states that were passed; here nothing is
+stored from there.
 
 Source: openlake-vllm 0.8.1, `openlake_adapter.py`.
 """
@@ -34,13 +36,17 @@ Places = Sequence[Sequence[int]]
 class Client:
     """In place of `openlake_client.Client`, for one engine. What is put under a key stays."""
 
-    def __init__(self, there: dict[bytes, bytes]) -> None:
+    def __init__(self, there: dict[bytes, bytes], *, nulls: bool) -> None:
         self._there = there
+        self._nulls = nulls
+        self._first = set[int]()
 
     def attach(self, *args: Any) -> None:
         """Do nothing: no server is asked."""
 
-    register_memory = attach
+    def register_memory(self, address: int, size: int) -> None:
+        """Note where memory begins, which is where its null block lies."""
+        self._first.add(address)
 
     def batch_is_exist(self, keys: Sequence[bytes]) -> list[int]:
         """Return 1 for each key that is there, else 0."""
@@ -49,7 +55,8 @@ class Client:
     def put_batch(self, keys: Sequence[bytes], addresses: Places, sizes: Places) -> list[int]:
         """Keep what lies at the addresses of each key."""
         for key, at, lengths in zip(keys, addresses, sizes, strict=True):
-            self._there[key] = b"".join(map(ctypes.string_at, at, lengths))
+            if self._nulls or at[0] not in self._first:
+                self._there[key] = b"".join(map(ctypes.string_at, at, lengths))
         return [0 for _ in keys]
 
     def get_batch(self, keys: Sequence[bytes], addresses: Places, sizes: Places) -> list[int]:
@@ -85,9 +92,13 @@ class Emptied(queue.Queue[Any]):
 
 def prepare() -> None:
     """Give each engine servers of its own."""
+    _prepare(nulls=True)
+
+
+def _prepare(*, nulls: bool) -> None:
     adapter = importlib.import_module("openlake_client.openlake_adapter")
     there: dict[bytes, bytes] = {}
-    importlib.import_module("openlake_client").Client = lambda **kwargs: Client(there)
+    importlib.import_module("openlake_client").Client = lambda **kwargs: Client(there, nulls=nulls)
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
     adapter.torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda: event))
     adapter.queue = SimpleNamespace(Queue=Emptied)
@@ -96,6 +107,10 @@ def prepare() -> None:
     if not hasattr(kind, "of_openlake"):
         kind.of_openlake = kind.get_finished
     kind.get_finished = _carried_out(kind.of_openlake)
+    scheduler = adapter.OpenLakeScheduler
+    if not hasattr(scheduler, "of_openlake"):
+        scheduler.of_openlake = (scheduler.update_state_after_alloc, scheduler.build_connector_meta)
+    scheduler.update_state_after_alloc, scheduler.build_connector_meta = scheduler.of_openlake
     state = importlib.import_module("vllm.distributed.parallel_state")
     alone = SimpleNamespace(world_size=1, rank_in_group=0)
     state.get_dcp_group = state.get_pcp_group = state.get_world_group = lambda: alone
@@ -104,12 +119,9 @@ def prepare() -> None:
 
 
 def mended() -> None:
-    """Do the same, and have its scheduler remember who comes back."""
-    prepare()
+    """Do the same, without the two things that hide everything else."""
+    _prepare(nulls=False)
     kind = importlib.import_module("openlake_client.openlake_adapter").OpenLakeScheduler
-    if hasattr(kind, "of_openlake"):
-        return
-    kind.of_openlake = (kind.update_state_after_alloc, kind.build_connector_meta)
     update, build = kind.of_openlake
 
     def update_state_after_alloc(self: Any, request: Any, *args: Any) -> None:

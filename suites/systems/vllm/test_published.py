@@ -48,15 +48,12 @@ pytestmark = [
 class Adapter(NamedTuple):
     """A published package: what names it to the engine, and the layout and the number of pages of
     its memory (0: as many as it takes) with which its faults show.
-
-    `resumes`: requests that were preempted between two steps come back.
     """
 
     package: str
     options: str
     layout: str = "full"
     tier_pages: int = 0
-    resumes: bool = True
 
 
 TIERS = json.dumps(
@@ -84,9 +81,8 @@ ADAPTERS = {
     "openlake": Adapter(
         "openlake_client",
         "connector=openlake_client.openlake_connector:OpenLakeConnector,"
-        f"prepare=openlake_in_memory:prepare,connector_config={LAKE}",
+        f"prepare=openlake_in_memory:mended,connector_config={LAKE}",
         layout="full-swa-mamba",
-        resumes=False,
     ),
     "marconi": Adapter(
         "vllm_marconi_offload",
@@ -581,7 +577,10 @@ def resumed() -> list[Op]:
     ]
 
 
-def run(adapter: str, change: Change | None = None, ops: Sequence[Op] = ()) -> Result:
+def run(
+    adapter: str, change: Change | None = None, ops: Sequence[Op] = (), options: str = ""
+) -> Result:
+    """Run the traces, or others, with the adapter as published or changed."""
     one = ADAPTERS[adapter]
     header = TraceHeader(
         "t",
@@ -594,8 +593,8 @@ def run(adapter: str, change: Change | None = None, ops: Sequence[Op] = ()) -> R
     if change is not None:
         patches.text(*change.place, change.old, change.new)
     try:
-        engine = parse(f"vllm:source={SOURCE},{one.options}").open(header)
-        return drive(Trace(header, [*ops] or asked() + resumed() * one.resumes), engine)
+        engine = parse(f"vllm:source={SOURCE},{options or one.options}").open(header)
+        return drive(Trace(header, [*ops] or asked() + resumed()), engine)
     finally:
         patches.undo()
 
@@ -618,16 +617,22 @@ def test_as_released_nothing_is_found_and_its_memory_is_hit(adapter: str) -> Non
     assert {hit.r for hit in hits if hit.tier == "cpu"} >= {"a2", "a4", "b2", "c2"}
 
 
-def test_who_is_preempted_between_two_steps_with_openlake() -> None:
-    """It forgets who was preempted when it is told, with the step in which they come back: its
-    scheduler has noted them anew by then. Its worker is told of no load, or there is no note.
-    """
-    for ops, anomaly in (
+@pytest.mark.parametrize(
+    ("ops", "anomaly"),
+    [
         ([Submit("q", "q:70"), *[Step()] * 4, Preempt("q"), *[Step()] * 6], "engine-crashed"),
         ([Submit("q", "q:70"), *[Step()] * 4, GONE, *[Step()] * 12], "no-progress"),
-    ):
-        found = run("openlake", ops=ops).findings
-        assert anomaly in {finding.anomaly for finding in found}
+        ([*ask("s", "a:100"), GONE, *ask("t", "a:30")], "stale-hit"),
+    ],
+)
+def test_what_openlake_does_as_released(ops: list[Op], anomaly: str) -> None:
+    """It forgets who was preempted when they have come back already: it raises, or tells its worker
+    of no load. It stores the null block as the state that a long chunk has passed.
+    """
+    released = ADAPTERS["openlake"].options.replace(":mended", ":prepare")
+    result = run("openlake", ops=ops, options=released)
+    assert anomaly in {finding.anomaly for finding in result.findings}
+    assert run("openlake", ops=ops).findings == []
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -40,8 +40,7 @@ NOWHERE = 0
 
 
 class Group(NamedTuple):
-    """The layers of a group, and the tokens of its block; `states`: a block is a recurrent state.
-    """
+    """The layers of a group, and the tokens of its block; those of states are recurrent."""
 
     layers: Sequence[str]
     size: int
@@ -112,6 +111,11 @@ class Caches:
             before.copy_(rows)
         return sorted(found)
 
+    def numbers(self) -> list[int]:
+        """Return by block what it holds if that is a whole block."""
+        numbers: list[int] = (self._rows[0][:, 0] // self._width).tolist()
+        return numbers
+
     def number(self, block: int) -> int:
         """Return the number that a block's first layer holds; 0 for none."""
         number, offset = divmod(int(self._rows[0][block, 0]), self._width)
@@ -158,6 +162,8 @@ class AnyConnector(VllmSide):
         self._count = 0
         self._copied: list[tuple[int, int]] = []
         self._written: list[tuple[int, int, Claim | None]] = []
+        self._forgotten = dict[int, int]()
+        """By number: its group, of what was known before a reset since the last step."""
         self._asked = dict[str, set[int]]()
         """By request that waits for a load since this step: its blocks."""
         self._late = dict[str, set[int]]()
@@ -225,9 +231,11 @@ class AnyConnector(VllmSide):
         def reset_cache() -> bool | None:
             if done := reset():
                 # Who waits for a load keeps its blocks: what they hold is still that.
-                self._contents = {
-                    page: content._replace(claim=None) for page, content in self._contents.items()
-                }
+                self._forgotten.update(
+                    {content.number: content.group for content in self._contents.values()}
+                )
+                self._contents.clear()
+                self._page_of.clear()
             return done
 
         return reset_cache
@@ -282,16 +290,24 @@ class AnyConnector(VllmSide):
             self._copies.wait([self._copies.begin(*came, stores=False)])
         for src, dst in self._copied:
             self._caches.copy(src, dst)
+        for block, number in enumerate(self._caches.numbers() if self._forgotten else ()):
+            if number in self._forgotten and self._pool.who_has([block]):
+                self._keep(self._forgotten[number], block, number, None)
+        self._forgotten.clear()
         for index, block, claim in self._written:
             self._count += 1
-            page = next(self._pages[claim is None])
-            if page in self._contents:
-                self._page_of.pop(self._contents[page].number, None)
-            self._page_of[self._count] = page
             self._caches.write(index, block, self._count)
-            job = self._copies.begin([block], [page], stores=True, steps=1)
-            self._copies.fill_for([page], [index])
-            self._contents[page] = Content(self._count, claim, index, job)
+            self._keep(index, block, self._count, claim)
+
+    def _keep(self, group: int, block: int, number: int, claim: Claim | None) -> None:
+        """Have a page keep what a block holds when the step has run."""
+        page = next(self._pages[claim is None])
+        if page in self._contents:
+            self._page_of.pop(self._contents[page].number, None)
+        self._page_of[number] = page
+        job = self._copies.begin([block], [page], stores=True, steps=1)
+        self._copies.fill_for([page], [group])
+        self._contents[page] = Content(number, claim, group, job)
 
     def ended(self, told: Any) -> None:
         """Begin, and end, the loads that the worker has made beside the step."""
