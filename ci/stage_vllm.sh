@@ -130,7 +130,7 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
         --suite scheduler-random --layout full --layout full-swa-mamba --option tier_pages=12
     run_published vllm-kvblockd==0.1.0 'connector=vllm_kvblockd.connector:KvblockdConnector,prepare=kvblockd_in_memory:prepare' \
         --suite scheduler --suite scheduler-random --layout full
-    run_published openlake-vllm==0.8.1 'connector=openlake_client.openlake_connector:OpenLakeConnector,prepare=openlake_in_memory:prepare,connector_config={"openlake_nodes":["here"],"openlake_min_external_lookup_tokens":0}' \
+    run_published openlake-vllm==0.8.1 'connector=openlake_client.openlake_connector:OpenLakeConnector,prepare=openlake_in_memory:mended,connector_config={"openlake_nodes":["here"],"openlake_min_external_lookup_tokens":0}' \
         --suite scheduler --suite scheduler-random --layout full --layout full-swa
     run_published vllm-marconi-offload==0.2.2 'connector=vllm_marconi_offload.connector:SimpleCPUOffloadConnector,prepare=marconi_sizes:prepare,connector_config={"eviction_policy":"marconi"}' \
         --suite scheduler-random --layout full --layout full-swa-mamba --option tier_pages=48 --option tier_delay=2

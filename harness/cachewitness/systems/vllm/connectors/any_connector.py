@@ -292,16 +292,18 @@ class AnyConnector(VllmSide):
             self._caches.copy(src, dst)
         for block, number in enumerate(self._caches.numbers() if self._forgotten else ()):
             if number in self._forgotten and self._pool.who_has([block]):
-                self._keep(self._forgotten[number], block, number, None)
+                self._keep(self._forgotten[number], block, number, None, whole=True)
         self._forgotten.clear()
         for index, block, claim in self._written:
             self._count += 1
             self._caches.write(index, block, self._count)
-            self._keep(index, block, self._count, claim)
+            self._keep(index, block, self._count, claim, whole=claim is not None)
 
-    def _keep(self, group: int, block: int, number: int, claim: Claim | None) -> None:
+    def _keep(
+        self, group: int, block: int, number: int, claim: Claim | None, *, whole: bool
+    ) -> None:
         """Have a page keep what a block holds when the step has run."""
-        page = next(self._pages[claim is None])
+        page = next(self._pages[not whole])
         if page in self._contents:
             self._page_of.pop(self._contents[page].number, None)
         self._page_of[number] = page
