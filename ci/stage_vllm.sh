@@ -129,7 +129,7 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     run_published lifeboatcache==0.1.11 'connector=offloading,spec=TieringOffloadingSpec,prepare=lifeboat_home:prepare,secondary_tiers=[{"type":"lifeboat_cache.integrations.vllm_tier:LifeboatTier","lifeboat_config":{"dashboard":{"enabled":false}}}]' \
         --suite scheduler-random --layout full --layout full-swa-mamba --option tier_pages=12
     run_published vllm-kvblockd==0.1.0 'connector=vllm_kvblockd.connector:KvblockdConnector,prepare=kvblockd_in_memory:prepare' \
-        --suite scheduler --suite scheduler-random --layout full
+        --suite scheduler --layout full
     run_published openlake-vllm==0.8.1 'connector=openlake_client.openlake_connector:OpenLakeConnector,prepare=openlake_in_memory:mended,connector_config={"openlake_nodes":["here"],"openlake_min_external_lookup_tokens":0}' \
         --suite scheduler --suite scheduler-random --layout full --layout full-swa
     run_published vllm-marconi-offload==0.2.2 'connector=vllm_marconi_offload.connector:SimpleCPUOffloadConnector,prepare=marconi_sizes:prepare,connector_config={"eviction_policy":"marconi"}' \

@@ -85,8 +85,8 @@ def prepare(vllm_config: Any) -> None:
     sent what they staged.
     """
     status = importlib.import_module("kvblockd.protocol").Status
-    connector = importlib.import_module("vllm_kvblockd.connector")
-    tier = importlib.import_module("vllm_kvblockd.tier_manager")
+    connector: Any = importlib.import_module("vllm_kvblockd.connector")
+    tier: Any = importlib.import_module("vllm_kvblockd.tier_manager")
     there: dict[bytes, bytes] = {}
 
     def client(*args: Any, **kwargs: Any) -> Client:

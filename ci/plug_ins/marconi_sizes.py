@@ -22,7 +22,7 @@ def prepare() -> None:
     """
     name = "SimpleCPUOffloadScheduler"
     ours = getattr(importlib.import_module("vllm.v1.simple_kv_offload.manager"), name)
-    module = importlib.import_module("vllm_marconi_offload.manager")
+    module: Any = importlib.import_module("vllm_marconi_offload.manager")
     getattr(module, name)._derive_cpu_config = staticmethod(ours._derive_cpu_config)
     make = importlib.import_module("vllm.v1.core.kv_cache_coordinator").get_kv_cache_coordinator
 

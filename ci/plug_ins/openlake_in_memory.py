@@ -96,9 +96,10 @@ def prepare() -> None:
 
 
 def _prepare(*, nulls: bool) -> None:
-    adapter = importlib.import_module("openlake_client.openlake_adapter")
+    adapter: Any = importlib.import_module("openlake_client.openlake_adapter")
     there: dict[bytes, bytes] = {}
-    importlib.import_module("openlake_client").Client = lambda **kwargs: Client(there, nulls=nulls)
+    package: Any = importlib.import_module("openlake_client")
+    package.Client = lambda **kwargs: Client(there, nulls=nulls)
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
     adapter.torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda: event))
     adapter.queue = SimpleNamespace(Queue=Emptied)
@@ -111,7 +112,7 @@ def _prepare(*, nulls: bool) -> None:
     if not hasattr(scheduler, "of_openlake"):
         scheduler.of_openlake = (scheduler.update_state_after_alloc, scheduler.build_connector_meta)
     scheduler.update_state_after_alloc, scheduler.build_connector_meta = scheduler.of_openlake
-    state = importlib.import_module("vllm.distributed.parallel_state")
+    state: Any = importlib.import_module("vllm.distributed.parallel_state")
     alone = SimpleNamespace(world_size=1, rank_in_group=0)
     state.get_dcp_group = state.get_pcp_group = state.get_world_group = lambda: alone
     state.get_tensor_model_parallel_rank = lambda: 0
@@ -141,10 +142,10 @@ def mended() -> None:
 
 def _carried_out(finished: Callable[..., Any]) -> Callable[..., Any]:
     def get_finished(self: Any, *args: Any) -> Any:
-        told = finished(self, *args)
+        transfers = finished(self, *args)
         for thread in [*self.kv_recv_threads, self.kv_send_thread]:
             with suppress(SystemExit):
                 thread.run()
-        return told
+        return transfers
 
     return get_finished

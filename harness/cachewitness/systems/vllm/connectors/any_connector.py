@@ -311,11 +311,11 @@ class AnyConnector(VllmSide):
         self._copies.fill_for([page], [group])
         self._contents[page] = Content(number, claim, group, job)
 
-    def ended(self, told: Any) -> None:
+    def ended(self, transfers: Any) -> None:
         """Begin, and end, the loads that the worker has made beside the step."""
         if came := self._came():
             self._copies.over_behind(self._copies.begin(*came, stores=False))
-        for r in told.finished_recving or ():
+        for r in transfers.finished_recving or ():
             self._late.pop(r, None)
             self._asked.pop(r, None)
         self._late.update({r: blocks for r, blocks in self._asked.items() if blocks})

@@ -162,7 +162,7 @@ class Forward:
         """Return the layers with their caches, in order."""
         return self._files.caches.items()
 
-    def ended(self, told: Any) -> None:
+    def ended(self, transfers: Any) -> None:
         """Do nothing: it loads before the pass alone."""
 
 

@@ -25,7 +25,7 @@ class Forward(Protocol):
     def layers(self) -> Iterable[tuple[str, Any]]:
         """Return the layers that save their caches, in order."""
 
-    def ended(self, told: Any) -> None:
+    def ended(self, transfers: Any) -> None:
         """Take note that the step has run, and of the transfers that are over then
         (`KVConnectorTransferResults`).
         """
