@@ -7,8 +7,8 @@
 #             call, so a model that was saved by whoever evaluated or trained it is right for every user of transformers, and for vLLM. What
 #             reads tokenizer.json by the tokenizers library itself cuts each prompt to 64 tokens, and fills each shorter one, without a word.
 # Who         Fleets whose router or index makes tokens of prompts with the tokenizers library, in front of engines that use transformers:
-#             block keys of 64 tokens at most, of which the last are padding where a prompt is shorter, so no block of them is ever found,
-#             and all prompts that begin alike are one. Counts of tokens by the same file.
+#             block keys of 64 tokens at most, of which the last are padding where a prompt is shorter: longer prefixes are never found,
+#             and prompts that begin alike are one. Counts of tokens by the same file are wrong too.
 # Documented  Of the file, that it holds truncation and padding; of `save_pretrained` or a call, no.
 # Upstream    No report known.
 set -euo pipefail
