@@ -1,12 +1,13 @@
 """Draw random mutants of an engine's own source, and run them here and under the engine's own
 tests.
 
-    python -m benchmarks.mutation vllm|lmdeploy --source DIR --tests DIR --kept DIR [--mutants N]
+    python -m benchmarks.mutation ENGINE --source DIR [--tests DIR] --kept DIR [--mutants N]
         [--seed S] [--write docs/results/mutation.md]
 
-`--source` holds the engine's package (a wheel unpacked, vLLM's without its libraries). `--tests` is
-the folder `tests` of vLLM's source distribution, or of lmdeploy's repository. The mutants'
-operators are those of the extra `dev-mutation`. `--kept` stores what was drawn and measured, and
+ENGINE is vllm, lmdeploy, sglang, mlx_lm or lmcache. `--source` holds the engine's package (a wheel
+unpacked, vLLM's without its libraries). `--tests` is the folder `tests` of the engine's source
+distribution or repository; an engine whose tests are not run needs none. The mutants' operators are
+those of the extra `dev-mutation`. `--kept` stores what was drawn and measured, and
 goes on from there; with `--write` the page is written from it. Each side runs in a process of its
 own, and each mutant in a fork of it.
 """
@@ -14,6 +15,7 @@ own, and each mutant in a fork of it.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -21,15 +23,17 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.mutation import lmdeploy, vllm
+from benchmarks.mutation import ours
 from benchmarks.mutation.drawing import draw
 from benchmarks.mutation.engine import MutatedEngine
 from benchmarks.mutation.kept import once
 from benchmarks.mutation.mutants import Mutant
+from benchmarks.mutation.own_tests import run_all
 from benchmarks.mutation.page import page
 from benchmarks.mutation.source import release_of
 
-ENGINES: dict[str, MutatedEngine] = {engine.NAME: engine for engine in (vllm, lmdeploy)}
+ENGINES = ("vllm", "lmdeploy", "sglang", "mlx_lm", "lmcache")
+"""Their modules, each of which imports what its engine alone needs."""
 TOOLS = ("mutmut", "cosmic-ray")
 SIDES = ("ours", "theirs")
 
@@ -43,7 +47,7 @@ def main() -> int:
             [sys.executable, "-m", "benchmarks.mutation", *sys.argv[1:]],
             os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
         )
-    engine = ENGINES[given.engine]
+    engine = importlib.import_module(f"benchmarks.mutation.{given.engine}").ENGINE
     given.kept.mkdir(parents=True, exist_ok=True)
     mutants = once(
         given.kept / "mutants.jsonl",
@@ -53,12 +57,13 @@ def main() -> int:
     if given.side:
         _measure(engine, given, mutants)
         return 0
-    for side in () if given.measured else SIDES:
+    sides = SIDES if engine.tests else SIDES[:1]
+    for side in () if given.measured else sides:
         subprocess.run(
             [sys.executable, "-m", "benchmarks.mutation", *sys.argv[1:], "--side", side],
             check=True,
         )
-    release = release_of(engine.NAME, given.source)
+    release = release_of(engine.name, given.source)
     tools = {name: metadata.version(name) for name in TOOLS}
     text = page(engine, given.kept, mutants, release, given.seed, tools)
     if given.write:
@@ -74,13 +79,17 @@ def _arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("engine", choices=[*ENGINES])
+    parser.add_argument("engine", choices=ENGINES)
     for name in ("--source", "--tests", "--kept"):
         parser.add_argument(
-            name, type=lambda text: Path(text).resolve(), required=True, metavar="DIR"
+            name,
+            type=lambda text: Path(text).resolve(),
+            required=name != "--tests",
+            metavar="DIR",
         )
     parser.add_argument("--mutants", type=int, default=1000, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="run so many at once here")
     parser.add_argument(
         "--measured", action="store_true", help="write the page from what is kept, and run nothing"
     )
@@ -91,11 +100,16 @@ def _arguments() -> argparse.Namespace:
 
 def _measure(engine: MutatedEngine, given: argparse.Namespace, mutants: list[Mutant]) -> None:
     if given.side == "ours":
-        engine.run_ours(given.source, mutants, given.kept, given.seed)
+        ours.measure(engine, given.source, given.seed, mutants, given.kept, given.jobs)
         return
+    assert engine.tests is not None
+    if given.tests is None:
+        raise SystemExit(f"--tests: the folder of {engine.title}'s own tests")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
-        engine.run_theirs(given.source, given.tests, mutants, given.kept, work)
+        named = engine.tests.lay_out(given.source, given.tests, work)
+        folder_of_files = engine.within(given.source)
+        run_all(named, engine.tests.elsewhere, mutants, folder_of_files, given.kept)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,15 @@ from benchmarks.mutation.plant import entered
 from benchmarks.mutation.source import Place
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.driving import Stopped, drive
+from cachewitness.core.driving import described
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import parse
 from cachewitness.report.expected import Entry
+from cachewitness.sessions.run.judging import Way
+from cachewitness.sessions.run.judging import judged as judged_on
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
-from cachewitness.sessions.run.lockstep import lockstep
+from cachewitness.workloads.capabilities import fitting
 
 SHUFFLED = 200_000
 """So many small objects are made before a case is run again, and half of them are let go."""
@@ -69,13 +71,15 @@ class Judged(msgspec.Struct):
 
 class Clean(msgspec.Struct):
     """A case on the engine as it is: which functions it enters, and what is needed to see that
-    another run decides otherwise. `digest` is empty if the case does not always go the same way.
+    another run decides otherwise. `digest` is empty if the case does not always go the same way,
+    `found` is not if it is not clean: it then enters nothing.
     """
 
     name: str
     seconds: float
     digest: str
     places: frozenset[Place]
+    found: str = ""
 
 
 def in_turn(kinds: Iterable[Iterable[Case]]) -> list[Case]:
@@ -89,9 +93,6 @@ def judge(case: Case) -> Judged:
     judged = Judged()
     try:
         _run(case, judged)
-    except Stopped as stopped:
-        _read(case, stopped.result, judged)
-        judged.stopped = judged.stopped or f"cannot be followed: {stopped}"[:200]
     except UsageError as error:
         judged.stopped = f"refused: {error}"[:200]
     except Exception as error:
@@ -101,13 +102,18 @@ def judge(case: Case) -> Judged:
 
 
 def _run(case: Case, judged: Judged) -> None:
-    engine = parse(case.engine).open(case.trace.header)
-    run = lockstep if case.paired else drive
+    spec = parse(case.engine)
+    engine = spec.open(case.trace.header)
+    trace = fitting(case.trace, described(engine, case.trace.header).capabilities)
 
     def ends(finding: Finding) -> bool:
         return finding.checker != DIFFERENTIAL and case.is_new(finding)
 
-    _read(case, run(case.trace, engine, until=ends), judged)
+    way: Way = "lockstep" if case.paired else "rules"
+    result, bad = judged_on(trace, spec, way, engine=engine, until=ends)
+    _read(case, result, judged)
+    if bad:
+        judged.stopped = f"cannot be followed: {bad}"[:200]
 
 
 def _read(case: Case, result: Result, judged: Judged) -> None:
@@ -124,8 +130,8 @@ def _read(case: Case, result: Result, judged: Judged) -> None:
     ).hexdigest()
 
 
-def clean(case: Case, folder: Path) -> Clean | None:
-    """Run a case on the engine as it is, twice; return None if it is not clean.
+def clean(case: Case, folder: Path) -> Clean:
+    """Run a case on the engine as it is, twice.
 
     Objects lie elsewhere the second time: the engine may go through a set of them, in the order of
     their addresses, which in another process are others.
@@ -135,8 +141,8 @@ def clean(case: Case, folder: Path) -> Clean | None:
     elsewhere = _shuffled_memory()
     again = judge(case)
     del elsewhere
-    if any((again.finding, again.differential, again.stopped)):
-        return None
+    if found := again.finding or again.differential or again.stopped:
+        return Clean(case.name, again.seconds, "", frozenset(), found)
     digest = again.digest if again.digest == traced.digest else ""
     return Clean(case.name, again.seconds, digest, frozenset(places))
 

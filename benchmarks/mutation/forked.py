@@ -7,9 +7,10 @@ import math
 import os
 import resource
 import signal
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 MEMORY = 12 << 30
 """So many bytes of addresses a fork may have."""
@@ -19,6 +20,7 @@ the machine."""
 LATE = (signal.SIGXCPU, signal.SIGVTALRM, signal.SIGALRM, signal.SIGKILL)
 """The signals of the limits."""
 Say = Callable[[Any], None]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,28 @@ def forked(work: Callable[[Say], None], seconds: float) -> Forked:
         late = number in LATE
         ended = "too long" if late else signal.Signals(number).name
     return Forked(sent, usage.ru_utime + usage.ru_stime, ended)
+
+
+def in_shares(items: Sequence[Item], jobs: int, work: Callable[[Item], None]) -> None:
+    """Work on items in so many forks at once. Raises SystemExit if one of these fails."""
+    children = [_in_fork(items[number::jobs], work) for number in range(jobs)]
+    if any([os.waitpid(child, 0)[1] for child in children]):
+        raise SystemExit("a fork failed; what it says is above")
+
+
+def _in_fork(items: Sequence[Item], work: Callable[[Item], None]) -> int:
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for item in items:
+                work(item)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
 
 
 def end_after(seconds: float) -> None:

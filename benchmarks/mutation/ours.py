@@ -9,49 +9,62 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.mutation.cases import Case, Clean, Judged, clean, judge
-from benchmarks.mutation.forked import Forked, Say
-from benchmarks.mutation.kept import Side, append, once, rows
+from benchmarks.mutation.engine import MutatedEngine
+from benchmarks.mutation.forked import Forked, Say, in_shares
+from benchmarks.mutation.kept import Side, append, rows
 from benchmarks.mutation.mutants import Mutant
 from benchmarks.mutation.plant import Planted
 from benchmarks.mutation.trial import AT_STATEMENT, NOT_REPLACED, chosen, end_late, tried
 
-BUDGET = 2.0
-"""Of the cases that enter a function those are run that come first, until they take so many CPU
-seconds on the engine as it is."""
 
-
-def measure(cases: Sequence[Case], mutants: Sequence[Mutant], folder: Path, kept: Path) -> None:
-    """Run every mutant that was not run yet, and append what came of it to `ours.jsonl`."""
-    known = once(
-        kept / "ours-clean.jsonl",
-        Clean,
-        lambda: [found for case in cases if (found := clean(case, folder))],
-    )
-    pool = _warm(cases, known)
+def measure(
+    engine: MutatedEngine, source: Path, seed: int, mutants: Sequence[Mutant], kept: Path, jobs: int
+) -> None:
+    """Run every mutant that was not run yet, so many at once, and append what came of each to
+    `ours.jsonl`.
+    """
+    engine.imported(source)
+    folder = engine.within(source)
+    cases = engine.cases(str(source), seed)
+    pool = _clean(cases, folder, kept / "ours-clean.jsonl", jobs)
+    if engine.forks_warm:
+        _warm(pool)
     planted = Planted(folder)
     gc.collect()
     gc.freeze()
-    done = {side.number for side in rows(kept / "ours.jsonl", Side)}
-    for mutant in mutants:
-        if mutant.number not in done:
-            append(kept / "ours.jsonl", _judged(mutant, pool, planted, folder))
+    file = kept / "ours.jsonl"
+    done = {side.number for side in rows(file, Side)}
+
+    def run(mutant: Mutant) -> None:
+        append(file, _judged(mutant, pool, planted, folder, engine.budget))
+
+    in_shares([mutant for mutant in mutants if mutant.number not in done], jobs, run)
 
 
-def _warm(cases: Sequence[Case], known: Sequence[Clean]) -> list[tuple[Case, Clean]]:
-    """Return the clean cases with what is known of them; one of each engine is run, so that
-    everything is imported.
-    """
-    by_name = {one.name: one for one in known}
-    pool = [(case, by_name[case.name]) for case in cases if case.name in by_name]
-    for case in {(case.engine, case.trace.header.level): case for case, _ in pool}.values():
+def _clean(cases: Sequence[Case], folder: Path, file: Path, jobs: int) -> list[tuple[Case, Clean]]:
+    """Return the cases with what is known of them, and measure in forks what is not."""
+    known = {one.name for one in rows(file, Clean)}
+    left = [case for case in cases if case.name not in known]
+    in_shares(left, jobs, lambda case: append(file, clean(case, folder)))
+    by_name = {one.name: one for one in rows(file, Clean)}
+    return [(case, by_name[case.name]) for case in cases]
+
+
+def _warm(pool: Sequence[tuple[Case, Clean]]) -> None:
+    """Run one case of each engine, so that everything is imported."""
+    usable = [case for case, known in pool if not known.found]
+    for case in {(case.engine, case.trace.header.level): case for case in usable}.values():
         judge(case)
-    return pool
 
 
 def _judged(
-    mutant: Mutant, pool: Sequence[tuple[Case, Clean]], planted: Planted, folder: Path
+    mutant: Mutant,
+    pool: Sequence[tuple[Case, Clean]],
+    planted: Planted,
+    folder: Path,
+    budget: float,
 ) -> Side:
-    taken, seconds, entering = chosen(pool, mutant, BUDGET)
+    taken, seconds, entering = chosen(pool, mutant, budget)
     if not taken:
         return Side(mutant.number, "not entered")
 

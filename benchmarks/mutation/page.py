@@ -14,7 +14,6 @@ import msgspec
 from benchmarks.mutation.engine import MutatedEngine
 from benchmarks.mutation.kept import Side, rows
 from benchmarks.mutation.mutants import Mutant
-from benchmarks.mutation.ours import BUDGET as OUR_BUDGET
 from benchmarks.mutation.own_tests import BUDGET as THEIR_BUDGET
 from benchmarks.mutation.own_tests import VARIANTS, CleanTest
 from cachewitness._util import pages
@@ -42,7 +41,7 @@ class Survivor(msgspec.Struct, frozen=True):
 
 def survivors_of(engine: MutatedEngine) -> list[Survivor]:
     """Return the mutants of an engine that were read."""
-    return rows(Path(__file__).with_name(f"survivors-{engine.NAME}.jsonl"), Survivor)
+    return rows(Path(__file__).with_name(f"survivors-{engine.name}.jsonl"), Survivor)
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,11 @@ class Both:
         """Whether it changes a decision, as far as either side sees."""
         return self.ours.differs or self.they
 
+    @property
+    def raises(self) -> bool:
+        """Whether the engine itself raises here, or does not end."""
+        return self.ours.outcome in ("died", "hung")
+
 
 def page(
     engine: MutatedEngine,
@@ -77,9 +81,13 @@ def page(
     seed: int,
     tools: Mapping[str, str],
 ) -> str:
-    """Return the page for what was measured on both sides."""
+    """Return the page for what was measured on both sides, or here if the engine's own tests do
+    not run.
+    """
     ours = {side.number: side for side in rows(kept / "ours.jsonl", Side)}
-    theirs = {side.number: side for side in rows(kept / "theirs.jsonl", Side)}
+    theirs = {mutant.number: Side(mutant.number, NOT_RUN[0]) for mutant in mutants}
+    if engine.tests:
+        theirs = {side.number: side for side in rows(kept / "theirs.jsonl", Side)}
     both = [
         Both(mutant, ours[mutant.number], theirs[mutant.number])
         for mutant in mutants
@@ -89,28 +97,30 @@ def page(
     tests = rows(kept / "theirs-clean.jsonl", CleanTest)
     survivors = survivors_of(engine)
     return pages.render(
-        engine.PAGE,
-        package=engine.NAME,
-        name=engine.TITLE,
+        engine.page,
+        package=engine.name,
+        name=engine.title,
+        tested=engine.tests is not None,
         release=release,
         seed=seed,
         day=date.today().strftime("%-d %B %Y"),
         tools=tools,
-        budgets={"ours": OUR_BUDGET, "theirs": THEIR_BUDGET},
+        budgets={"ours": engine.budget, "theirs": THEIR_BUDGET},
         drawn=len(both),
         lost=len(both) - len(usable),
         total=_counts(usable),
         deciding=_counts(one for one in usable if one.decides),
+        lasting=_counts(one for one in usable if one.decides and not one.raises),
         entered=_counts(one for one in usable if one.ours.outcome not in NOT_RUN),
         seconds={
             "ours": sum(one.ours.seconds for one in usable),
             "theirs": sum(one.theirs.seconds for one in usable),
         },
         cut=_cut(usable),
-        aim=_is_met(usable),
-        head=[*HEAD, *HEAD_OF_THEIRS],
-        files=_by_file(usable),
-        operators=_by(usable, lambda one: f"`{one.mutant.operator}`"),
+        aim=_is_met(usable, tested=engine.tests is not None),
+        head=[*HEAD, *(HEAD_OF_THEIRS if engine.tests else ())],
+        files=_shown(_by_file(usable), engine),
+        operators=_shown(_by(usable, lambda one: f"`{one.mutant.operator}`"), engine),
         rules=Counter(one.ours.by for one in usable if one.ours.outcome == "rule").most_common(),
         ran=_ran(tests),
         reasons=_reasons(tests),
@@ -118,21 +128,21 @@ def page(
         kinds=CLASSES,
         survivors=survivors,
         listed=[_survivor(one) for one in survivors],
-        elsewhere=engine.ELSEWHERE,
+        elsewhere=engine.tests.elsewhere if engine.tests else (),
         variants=VARIANTS,
     )
 
 
-def _is_met(some: Sequence[Both]) -> bool:
+def _is_met(some: Sequence[Both], *, tested: bool) -> bool:
     """Whether enough mutants are killed here: of those that change a decision, by rules, and beside
-    the engine's own tests.
+    the engine's own tests if these run.
     """
     deciding = [one for one in some if one.decides]
     rules = sum(one.ours.outcome == "rule" for one in deciding)
     we = sum(one.we for one in deciding)
     cheaper = sum(one.ours.seconds for one in some) < sum(one.theirs.seconds for one in some)
     enough = we >= AIM * len(deciding) and rules >= AIM_OF_RULES * len(deciding)
-    return enough and cheaper and we > sum(one.they for one in deciding)
+    return enough and (not tested or (cheaper and we > sum(one.they for one in deciding)))
 
 
 def _counts(some: Iterable[Both]) -> dict[str, int]:
@@ -165,6 +175,11 @@ def _row(name: str, some: Iterable[Both]) -> list[str]:
     names = ("all", "entered", "reached", "differs", "rule", "lockstep", "died", "we")
     further = ("they_entered", "they", "only_we", "only_they")
     return [name, *(str(counts[key]) for key in (*names, *further))]
+
+
+def _shown(table: Sequence[Sequence[str]], engine: MutatedEngine) -> list[list[str]]:
+    """Return the rows of a table, without the last columns if the engine's tests do not run."""
+    return [[*(row if engine.tests else row[: -len(HEAD_OF_THEIRS)])] for row in table]
 
 
 def _by_file(some: Sequence[Both]) -> list[list[str]]:

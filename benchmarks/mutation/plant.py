@@ -7,6 +7,7 @@ from __future__ import annotations
 import builtins
 import gc
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,9 @@ def place_of(code: CodeType, folder: Path) -> Place | None:
 
 @contextmanager
 def entered(folder: Path) -> Iterator[set[Place]]:
-    """Collect the places of the functions below a folder that are entered in the block."""
+    """Collect the places of the functions below a folder that are entered in the block, by this
+    thread or by one that begins in it.
+    """
     seen: set[CodeType] = set()
     places: set[Place] = set()
 
@@ -63,8 +66,10 @@ def entered(folder: Path) -> Iterator[set[Place]]:
         seen.add(frame.f_code)  # and nothing inside the function is traced: much faster
 
     sys.settrace(enters)
+    threading.settrace(enters)
     try:
         yield places
     finally:
         sys.settrace(None)
+        threading.settrace(None)
         places |= {place for code in seen if (place := place_of(code, folder))}

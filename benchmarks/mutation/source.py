@@ -27,10 +27,13 @@ class Place:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the engine's source, `name` below `folder`."""
+    """A file of the engine's source, `name` below `folder`; of it the functions and classes
+    `parts`, all without any.
+    """
 
     folder: Path
     name: str
+    parts: tuple[str, ...] = ()
 
     @cached_property
     def text(self) -> str:
@@ -39,13 +42,14 @@ class SourceFile:
 
     @cached_property
     def functions(self) -> dict[Place, Function]:
-        """Its functions and its classes' methods; functions inside functions belong to the outer
-        one, and what has no body of its own (a signature, a docstring) is left out.
+        """Its functions and its classes' methods, those of its parts; functions inside functions
+        belong to the outer one, and what has no body of its own (a signature, a docstring) is left
+        out.
         """
         return {
             Place(self.name, name, first_line(node)): node
             for name, node in _functions(ast.parse(self.text), "")
-            if not _is_empty(node)
+            if not _is_empty(node) and (not self.parts or name.partition(".")[0] in self.parts)
         }
 
 

@@ -8,18 +8,14 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.mutation import ours
-from benchmarks.mutation.mutants import Mutant
-from benchmarks.mutation.own_tests import run_all
-from benchmarks.mutation.source import SourceFile, release_of
+from benchmarks.mutation.engine import MutatedEngine, TestsOfItsOwn
+from benchmarks.mutation.source import release_of
 from benchmarks.mutation.vllm_cases import cases
 from benchmarks.vllm_tests import prepare
 from cachewitness.systems.vllm.source import load
 
-NAME, TITLE, PAGE = "vllm", "vLLM", "mutation"
 _CONNECTORS = "distributed/kv_transfer/kv_connector/v1"
 FILES = (
     *(
@@ -52,23 +48,12 @@ ELSEWHERE = ("mooncake", "moriio", "nixl", "umbp", "hf3fs", "flexkv", "p2p")
 the files."""
 
 
-def files(source: Path) -> list[SourceFile]:
-    """Return the driven files that a release has."""
-    folder = source / "vllm"
-    return [SourceFile(folder, name) for name in FILES if (folder / name).is_file()]
-
-
-def run_ours(source: Path, mutants: Sequence[Mutant], kept: Path, seed: int) -> None:
-    """Run the mutants on this harness's cases."""
-    load(str(source))
-    ours.measure(cases(str(source), seed), mutants, source / "vllm", kept)
-
-
-def run_theirs(
-    source: Path, tests: Path, mutants: Sequence[Mutant], kept: Path, work: Path
-) -> None:
-    """Run the mutants under vLLM's own tests, in an empty folder."""
-    _lay_out(work, tests, release_of(NAME, source))
+def _lay_out(source: Path, tests: Path, work: Path) -> list[str]:
+    """Lay all tests out, but for the `conftest.py` that imports models."""
+    prepare(work, tests, release_of("vllm", source))
+    shutil.rmtree(work / "tests")
+    shutil.copytree(tests, work / "tests")
+    (work / "tests/conftest.py").unlink()
     os.chdir(work)
     os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{work}:{source}"}
     sys.path[:0] = [str(work), str(source)]
@@ -76,12 +61,15 @@ def run_theirs(
     if platform.device_type != "cpu":
         raise SystemExit(f"vLLM takes this machine for {platform.device_type!r}, not for a CPU")
     load(str(source))
-    run_all([f"tests/{name}" for name in TESTS], ELSEWHERE, mutants, source / "vllm", kept)
+    return [f"tests/{name}" for name in TESTS]
 
 
-def _lay_out(work: Path, tests: Path, release: str) -> None:
-    """Lay all tests out, but for the `conftest.py` that imports models."""
-    prepare(work, tests, release)
-    shutil.rmtree(work / "tests")
-    shutil.copytree(tests, work / "tests")
-    (work / "tests/conftest.py").unlink()
+ENGINE = MutatedEngine(
+    name="vllm",
+    title="vLLM",
+    folder="vllm",
+    paths=FILES,
+    load=load,
+    cases=cases,
+    tests=TestsOfItsOwn(_lay_out, ELSEWHERE),
+)

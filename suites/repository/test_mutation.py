@@ -17,7 +17,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from benchmarks.mutation import lmdeploy, ours, vllm
+from benchmarks.mutation import lmcache, lmdeploy, mlx_lm, ours, sglang, vllm
 from benchmarks.mutation.cases import Case, Clean, Judged, judge
 from benchmarks.mutation.engine import MutatedEngine
 from benchmarks.mutation.forked import Forked, forked
@@ -76,7 +76,7 @@ class Pool(Base):
 def later(count):
     yield from (number + 1 for number in range(count))
 '''
-ENGINES: list[MutatedEngine] = [vllm, lmdeploy]
+ENGINES = [module.ENGINE for module in (vllm, lmdeploy, sglang, mlx_lm, lmcache)]
 NEEDED = ("libcst", "mutmut", "cosmic_ray", "parso")
 
 
@@ -344,7 +344,7 @@ def entry_of(anomaly: str) -> Entry:
 
 def test_the_cases_of_lmdeploy_are_of_every_kind_and_told_apart() -> None:
     """What is known of a case is stored under its name."""
-    found = lmdeploy.cases("somewhere", 1)
+    found = lmdeploy.ENGINE.cases("somewhere", 1)
     assert len({case.name for case in found}) == len(found)
     layouts = {one.layout.name for one in configurations()}
     assert {case.trace.header.layout.name for case in found[: 2 * len(layouts)]} == layouts
@@ -358,7 +358,7 @@ def test_a_release_is_read_from_its_folder(tmp_path: Path) -> None:
     assert release_of("lmdeploy", tmp_path) == "0.18.0"
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.NAME)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_the_page_has_both_sides(engine: MutatedEngine, tmp_path: Path) -> None:
     (tmp_path / "toy_pool.py").write_text(TOY, encoding="utf-8")
     mutants = [mutant_of(tmp_path, "later", "+ 1", f"+ {number}", number) for number in range(4)]
@@ -373,8 +373,8 @@ def test_the_page_has_both_sides(engine: MutatedEngine, tmp_path: Path) -> None:
         append(tmp_path / "theirs.jsonl", Side(number, theirs, "t", True, False, 1, 1, 1.0))
     tools = {"mutmut": "3", "cosmic-ray": "8"}
     text = page(engine, tmp_path, mutants, "0.33.0", 5, tools)
-    assert f"| | here | {engine.TITLE}'s own tests |" in text
-    assert f"python -m benchmarks.mutation {engine.NAME} --source" in text
+    assert f"| | here | {engine.title}'s own tests |" in text
+    assert f"python -m benchmarks.mutation {engine.name} --source" in text
     assert "| killed | 2 | 2 |" in text
     assert "| of the 3 that change a decision | 67 % | 67 % |" in text
     assert "| killed by this side alone | 1 | 1 |" in text
@@ -382,7 +382,7 @@ def test_the_page_has_both_sides(engine: MutatedEngine, tmp_path: Path) -> None:
     assert "it is not met" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.NAME)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_every_survivor_has_a_reason_of_a_known_class(engine: MutatedEngine) -> None:
     for one in survivors_of(engine):
         assert one.kind in CLASSES and one.why

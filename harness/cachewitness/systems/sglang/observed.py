@@ -45,6 +45,7 @@ class Shown:
         """SGLang's records of those who have come and not ended."""
         self._keys = KeysByEntry()
         self._nodes: list[Node] = []
+        self._pinned = dict[int, str]()
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -121,7 +122,8 @@ class Shown:
 
     def pinned(self) -> dict[str, int]:
         """Return the slots of the states that are locked in the tree, by the names of who holds
-        them.
+        them: numbers in the order in which nodes are locked. SGLang counts its nodes over all trees
+        of a process.
         """
         kind = self._kinds.get("mamba")
         if kind is None:
@@ -130,7 +132,8 @@ class Shown:
         for number, node in self._built.tree.tree_core._node_arena.items():
             data = node.component_data[kind]
             if data.lock_ref > 0 and data.value is not None and node.parent is not None:
-                found[f"pin:{number}"] = int(data.value[0])
+                name = self._pinned.setdefault(number, f"pin:{len(self._pinned) + 1}")
+                found[name] = int(data.value[0])
         return found
 
     def locks_alone(self, req: Any) -> bool:
