@@ -61,7 +61,8 @@ def forked(work: Callable[[Say], None], seconds: float) -> Forked:
 def in_shares(items: Sequence[Item], jobs: int, work: Callable[[Item], None]) -> None:
     """Work on items in so many forks at once. Raises SystemExit if one of these fails."""
     children = [_in_fork(items[number::jobs], work) for number in range(jobs)]
-    if any([os.waitpid(child, 0)[1] for child in children]):
+    ended = [os.waitpid(child, 0)[1] for child in children]
+    if any(ended):
         raise SystemExit("a fork failed; what it says is above")
 
 

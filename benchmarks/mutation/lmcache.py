@@ -47,7 +47,7 @@ def _load(source: str) -> None:
 
 def _cases(source: str, seed: int) -> list[Case]:
     configurations = [*policy.get("lmcache").configurations(), *kind.configurations()]
-    return cases_of(kind.NAME, "scheduler", configurations, spec.NEWEST, seed, seeds=3, turns=1)
+    return cases_of(kind.NAME, "scheduler", configurations, spec.NEWEST, seed, seeds=1, turns=1)
 
 
 ENGINE = MutatedEngine(

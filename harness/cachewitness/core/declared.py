@@ -164,6 +164,10 @@ def _check_pool(pool: Pool) -> None:
             f"{pool.eviction.watermark} of pool {pool.id} - at `$.pools`; a watermark is above 0,"
             " and 1 at most"
         )
+    if pool.eviction is not None and pool.eviction.asks < 0:
+        raise MalformedHistory(
+            f"{pool.eviction.asks} of pool {pool.id} - at `$.pools`; `asks` is 0 or more"
+        )
 
 
 def denied(header: Header) -> dict[int, str]:

@@ -36,7 +36,10 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
     queue, in which a page that was never taken is the oldest. `watermark`: the share of the pool in
     use from which keys end ahead of need; 1: never. `together`: a key goes when that of the same
     prefix in another pool does, and with it those of longer prefixes. `ttl`: a key may end without
-    need when its page was not taken or keyed for so many steps; 0: it may not.
+    need when its page was not taken or keyed for so many steps; 0: it may not. `asks`: so many
+    pages an operation asks for beyond what it takes, for each request that it runs and one more:
+    keys end ahead of need only in one that asks for more pages of some pool than were free when it
+    began, or takes a request's place; 0: it is not said.
     """
 
     order: Order
@@ -44,6 +47,7 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
     watermark: float = 1.0
     together: bool = False
     ttl: int = 0
+    asks: int = 0
 
 
 class Pool(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -16,6 +16,7 @@ STATES = "mem_cache.unified_cache.components.mamba"
 WINDOWS = "mem_cache.unified_cache.components.swa"
 REQUESTS = "mem_cache.common"
 SLOTS = "mem_cache.allocator.swa"
+ALLOCATOR = "mem_cache.allocator.base"
 
 fault = partial(edited, engine=NAME, patches=PATCHES)
 
@@ -321,5 +322,19 @@ FAULTS = (
         anomaly="aliased-write",
         checker="ownership",
         group="H",
+    ),
+    fault(
+        Edit(
+            ALLOCATOR,
+            "BaseTokenToKVPoolAllocator",
+            "evict_to_free_tokens",
+            "shortfall = num_tokens - self.available_size()",
+            "shortfall = num_tokens",
+        ),
+        name="sglang-evicts-with-room",
+        what="So many tokens are evicted as are asked for, however many slots are free.",
+        anomaly="needless-eviction",
+        checker="eviction",
+        group="N",
     ),
 )

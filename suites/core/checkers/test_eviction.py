@@ -26,6 +26,7 @@ from cachewitness.engines import registry
 from cachewitness.workloads import anomaly_examples, layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
+from cachewitness.workloads.notation import parse
 
 FORGETFUL = {
     "keys-end-with-their-last-holder": "needless-eviction",
@@ -155,3 +156,49 @@ def test_a_block_that_nobody_took_goes_before_a_cached_one_in_either_queue(free_
     found = {finding.anomaly for finding in drive(trace, fault.open(trace.header)).findings}
     assert {"lru": "needless-eviction", "fifo": "wrong-victim"}[free_list] in found
     assert not drive(trace, registry.parse("reference").open(trace.header)).findings
+
+
+ASKING = """\
+pool 0: 10 pages, null 0, evicts random above 1 %
+group 0: full block 4
+rules: alignment 4
+submit r1 a:13
+hit r1 0
+acquire r1 | 1 2 3 4
+step 1: r1 0..13 | 1 2 3 4
+publish 0/1 r1:4
+publish 0/2 r1:8
+publish 0/3 r1:12
+counts 0: free 5 held 4 cached 0
+finish r1
+release r1 | 1 2 3 4
+counts 0: free 6 held 0 cached 3
+submit r2 b:{tokens}
+unpublish 0/3 evict
+hit r2 0
+acquire r2 | {pages}
+step 2: r2 0..{tokens} | {pages}
+counts 0: free {free} held {held} cached 2
+"""
+
+
+@pytest.mark.parametrize(("held", "asks", "anomalies"), [
+    (3, 2, []),  # 3 + 2 · 2 pages are more than the 6 that are free
+    (2, 2, ["needless-eviction"]),
+    (2, 3, []),
+    (2, 0, []),  # what is asked beyond what is taken is not said
+])  # fmt: skip
+def test_keys_end_ahead_of_need_only_where_more_is_asked_for_than_is_free(
+    held: int, asks: int, anomalies: list[str]
+) -> None:
+    """Although the watermark lets them end at any filling."""
+    pages = " ".join(str(5 + number) for number in range(held))
+    text = ASKING.format(tokens=4 * held - 1, pages=pages, free=7 - held, held=held)
+    history = parse(text)
+    (pool,) = history.header.pools
+    assert pool.eviction is not None
+    eviction = msgspec.structs.replace(pool.eviction, asks=asks)
+    pools = [msgspec.structs.replace(pool, eviction=eviction)]
+    header = msgspec.structs.replace(history.header, pools=pools)
+    findings = judge(header, iter(history.events)).findings
+    assert [finding.anomaly for finding in findings if finding.checker == "eviction"] == anomalies

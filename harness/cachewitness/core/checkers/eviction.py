@@ -10,10 +10,20 @@ from __future__ import annotations
 
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.room import any_free, goes_with_its_step, spare_pages
+from cachewitness.core.checkers.room import Shortage, any_free, goes_with_its_step, spare_pages
 from cachewitness.core.checkers.victims import Ended, last_use, spared_instead, waiting_for
 from cachewitness.core.checkers.wording import named
-from cachewitness.core.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
+from cachewitness.core.events import (
+    Acquire,
+    Copy,
+    Counts,
+    Eviction,
+    Header,
+    Pool,
+    Preempted,
+    StepBegin,
+    Unpublish,
+)
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import Key, PageRecord
 
@@ -34,6 +44,7 @@ class EvictionOrder(Checker):
         self._failed: set[tuple[int, int]] = set()
         """(pool, page) from which a copy failed in the step at hand: an engine need not ask there
         again."""
+        self._shortage = Shortage()
 
     def not_applicable(self, header: Header) -> str:
         if reason := super().not_applicable(header):
@@ -47,6 +58,8 @@ class EvictionOrder(Checker):
     def handlers(self) -> dict[type, Handler]:
         return {
             Unpublish: self.on_unpublish,
+            Acquire: self.on_acquire,
+            Preempted: self.on_preempted,
             Copy: self.on_copy,
             Counts: self.on_counts,
             StepBegin: self.on_step_begin,
@@ -54,6 +67,7 @@ class EvictionOrder(Checker):
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Note keys that end for the sake of others, and how their pages stand before that."""
+        self._shortage.begins(ledger)
         if event.reason in ("evict", "replace", "withdraw") or (
             event.reason == "retention" and not _pruned(ledger, event)
         ):
@@ -66,6 +80,16 @@ class EvictionOrder(Checker):
                     self._ended.append(
                         Ended.of(key, ledger.groups[event.group].pool, record, event.step)
                     )
+        return None
+
+    def on_acquire(self, ledger: Ledger, event: Acquire) -> Found:
+        """Note what is taken."""
+        self._shortage.take(ledger, event)
+        return None
+
+    def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
+        """Note that room is made for those who go on."""
+        self._shortage.preempt(ledger)
         return None
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
@@ -87,6 +111,7 @@ class EvictionOrder(Checker):
         more.
         """
         self._failed.clear()
+        self._shortage.runs = len(event.runs)
         return self._judge_operation(ledger) if self._ended else None
 
     def at_rest(self, ledger: Ledger) -> Found:
@@ -184,6 +209,8 @@ class EvictionOrder(Checker):
         used = capacity - len(spare)
         if spare and eviction.free_first and used < eviction.watermark * capacity:
             return _needless(ledger, eviction, lost[0], spare[0], used)
+        if spare and eviction.asks and not self._shortage.short(ledger):
+            return _nobody_short(ledger, lost[0], spare[0])
         if spare:
             self.excused[
                 f"watermark {eviction.watermark}" if eviction.free_first else "free_first false"
@@ -279,6 +306,16 @@ def _needless(ledger: Ledger, eviction: Eviction, one: Ended, spare: int, used: 
         f" key, of {_prefix(ledger, one)}: a contradiction."
     )
     line = f"page {one.key.page} lost its key while page {spare} was free"
+    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence, line=line)
+
+
+def _nobody_short(ledger: Ledger, one: Ended, spare: int) -> Finding:
+    sentence = (
+        f"Let page {spare} of pool {one.pool} be free all the while, and of every pool more pages"
+        " have been free when the operation began than it asked for. However page"
+        f" {one.key.page} lost its key, of {_prefix(ledger, one)}: a contradiction."
+    )
+    line = f"page {one.key.page} lost its key while no pool was short of pages"
     return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence, line=line)
 
 

@@ -4,9 +4,58 @@ room was made for.
 
 from __future__ import annotations
 
-from cachewitness.core.events import Unpublish
+from collections import Counter
+
+from cachewitness.core.events import Acquire, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import PageRecord
+
+
+class Shortage:
+    """Whether the operation at hand asks for more pages of some pool than were free when it began.
+
+    Who looks at an event has to say so before the ledger goes on. `runs`: how many requests it
+    runs.
+    """
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self._operation = -1
+        self._free = dict[int, int]()
+        self._taken = Counter[int]()
+        self._preempts = False
+
+    def begins(self, ledger: Ledger) -> None:
+        """Note what is free, if that was not done in this operation."""
+        if self._operation == ledger.holdings.operation:
+            return
+        self._operation = ledger.holdings.operation
+        self._taken.clear()
+        self._preempts = False
+        self.runs = 0
+        for pool in ledger.header.pools:
+            kept = ledger.holdings.held[pool.id] + len(ledger.holdings.idle[pool.id])
+            self._free[pool.id] = ledger.records[pool.id].capacity - kept
+
+    def take(self, ledger: Ledger, event: Acquire) -> None:
+        """Note what is taken."""
+        self.begins(ledger)
+        self._taken[event.pool] += len(event.pages)
+
+    def preempt(self, ledger: Ledger) -> None:
+        """Note that a request loses its place, for whom room may be made that nobody takes yet."""
+        self.begins(ledger)
+        self._preempts = True
+
+    def short(self, ledger: Ledger) -> bool:
+        """Whether it asked for more than was free, of a pool that says what is asked beyond what
+        is taken.
+        """
+        return self._preempts or any(
+            self._taken[pool.id] + pool.eviction.asks * (self.runs + 1) > self._free[pool.id]
+            for pool in ledger.header.pools
+            if pool.eviction is not None
+        )
 
 
 def any_free(ledger: Ledger, pool: int) -> bool:

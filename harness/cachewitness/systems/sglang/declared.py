@@ -11,6 +11,9 @@ PROGRESS_STEPS = 4
 AHEAD = 1e-6
 """Keys end ahead of need from any filling on: SGLang evicts whole nodes, and more than is needed
 when it retracts."""
+ASKS = {FULL: 2, SLIDING: 2, RECURRENT: 1}
+"""Pages that are asked for beyond what is taken, for each request: a page more than its tokens
+(`PrefillAdder`), which may begin inside one that it has; and the copy of a state."""
 CAPABILITIES = ["abort", "adapter", "cancel", "preempt", "reset", "salt", "update_weights"]
 NOT_APPLICABLE = {
     "withdraw": (
@@ -33,12 +36,16 @@ def describe(
     owns.
     """
     sizes = {FULL: asked.pages, SLIDING: asked.swa_pages, RECURRENT: asked.states}
-    eviction = Eviction("random", watermark=AHEAD)
     return Header(
         engine="sglang",
         level=trace.level,
         pools=[
-            Pool(id=number, pages=sizes[kind] + 1, null=[0], eviction=eviction)
+            Pool(
+                id=number,
+                pages=sizes[kind] + 1,
+                null=[0],
+                eviction=Eviction("random", watermark=AHEAD, asks=ASKS[kind]),
+            )
             for kind, number in groups.items()
         ],
         groups=[_group(kind, number, asked) for kind, number in groups.items()],
