@@ -321,11 +321,14 @@ class SglangCache(Adapter):
         self._settle(served=req.rid)
 
     def _copied(self, req: Any) -> list[tuple[int, int]]:
-        """Return the states that are copied when a request joins, and forget about them."""
+        """Return the states that are copied when a request joins, and forget about them; into
+        whose slot a state is copied needs no zeros.
+        """
         source = req.kv.mamba_cow_src_index
         if source is None:
             return []
         req.kv.mamba_cow_src_index = None
+        req.kv.mamba_needs_clear = False
         return [(int(source[0]), int(req.kv.mamba_pool_idx))]
 
     # --- what ran ---------------------------------------------------------------------------------
