@@ -359,7 +359,9 @@ def test_a_release_is_read_from_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_the_page_has_both_sides(engine: MutatedEngine, tmp_path: Path) -> None:
+def test_the_page_has_both_sides_if_the_engines_tests_run(
+    engine: MutatedEngine, tmp_path: Path
+) -> None:
     (tmp_path / "toy_pool.py").write_text(TOY, encoding="utf-8")
     mutants = [mutant_of(tmp_path, "later", "+ 1", f"+ {number}", number) for number in range(4)]
     for number, (outcome, theirs) in enumerate(
@@ -373,13 +375,33 @@ def test_the_page_has_both_sides(engine: MutatedEngine, tmp_path: Path) -> None:
         append(tmp_path / "theirs.jsonl", Side(number, theirs, "t", True, False, 1, 1, 1.0))
     tools = {"mutmut": "3", "cosmic-ray": "8"}
     text = page(engine, tmp_path, mutants, "0.33.0", 5, tools)
-    assert f"| | here | {engine.title}'s own tests |" in text
     assert f"python -m benchmarks.mutation {engine.name} --source" in text
-    assert "| killed | 2 | 2 |" in text
-    assert "| of the 3 that change a decision | 67 % | 67 % |" in text
-    assert "| killed by this side alone | 1 | 1 |" in text
     assert "1 × stale-hit (lookup)" in text
     assert "it is not met" in " ".join(text.split())
+    if engine.tests:
+        assert f"| | here | {engine.title}'s own tests |" in text
+        assert "| killed | 2 | 2 |" in text
+        assert "| of the 3 that change a decision | 67 % | 67 % |" in text
+        assert "| killed by this side alone | 1 | 1 |" in text
+        assert "Of the 3 mutants that change a decision" in " ".join(text.split())
+    else:
+        assert "| | here |\n" in text
+        assert "| killed | 2 |\n" in text
+        assert "| of the 2 that change a decision | 100 % |\n" in text
+        assert "killed by tests" not in text
+        assert "Of the 2 mutants that change a decision" in " ".join(text.split())
+
+
+def test_what_makes_the_engine_raise_is_left_out_of_a_second_share(tmp_path: Path) -> None:
+    """Of four that differ two end the engine, and one of the others is named by a rule."""
+    (tmp_path / "toy_pool.py").write_text(TOY, encoding="utf-8")
+    mutants = [mutant_of(tmp_path, "later", "+ 1", f"+ {number}", number) for number in range(4)]
+    for number, outcome in enumerate(("rule", "died", "hung", "lock-step")):
+        append(tmp_path / "ours.jsonl", Side(number, outcome, "x", True, True, 1, 1, 2.0))
+    tools = {"mutmut": "3", "cosmic-ray": "8"}
+    text = " ".join(page(sglang.ENGINE, tmp_path, mutants, "0.5.23", 5, tools).split())
+    assert "Of the 2 mutants that change a decision and do not make SGLang raise" in text
+    assert "here, 50 % are named by a rule." in text
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
