@@ -5,14 +5,9 @@ out so that they run without a model's files.
 from __future__ import annotations
 
 import importlib
-import os
-import shutil
-import sys
-from pathlib import Path
-from typing import Any
 
 from benchmarks.mutation.cases import Case, in_turn
-from benchmarks.mutation.engine import MutatedEngine, TestsOfItsOwn
+from benchmarks.mutation.engine import MutatedEngine
 from benchmarks.mutation.own_cases import cases_of
 from cachewitness.systems.mlx_lm.kind import configurations
 
@@ -36,9 +31,6 @@ PARTS = {
 }
 """Of these files: the others are of one request without a batch, of texts, and of quantized,
 concatenated and chunked caches."""
-TESTS = ("test_prompt_cache.py", "test_generate.py", "test_server.py", "test_models.py")
-ALONE = "qwen3"
-"""The model that its tests are given: attention alone, as theirs is."""
 
 
 def _load(source: str) -> None:
@@ -54,42 +46,6 @@ def _cases(source: str, seed: int) -> list[Case]:
     )
 
 
-def _lay_out(source: Path, tests: Path, work: Path) -> list[str]:
-    """Lay the tests of caches and batches out. A model with random weights is in place of the one
-    that they load from the network, and a letter is a token.
-    """
-    for name in TESTS:
-        shutil.copy(tests / name, work / name)
-    os.chdir(work)
-    sys.path.insert(0, str(work))
-    vars(importlib.import_module("mlx_lm.utils"))["load"] = _loaded
-    return [*TESTS]
-
-
-def _loaded(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    from cachewitness.systems.mlx_lm.server import model_of
-
-    return model_of(ALONE), _Letters()
-
-
-class _Letters:
-    """A tokenizer whose tokens are letters."""
-
-    eos_token_ids = frozenset[int]()
-
-    def encode(self, text: str, **kwargs: Any) -> list[int]:
-        """Return the letters' numbers."""
-        return [ord(letter) % 64 for letter in text]
-
-    def decode(self, tokens: list[int]) -> str:
-        """Return letters."""
-        return "".join(chr(64 + token % 64) for token in tokens)
-
-    def apply_chat_template(self, messages: list[dict[str, str]], **kwargs: Any) -> list[int]:
-        """Return the tokens of all that is said."""
-        return self.encode(" ".join(message["content"] for message in messages))
-
-
 ENGINE = MutatedEngine(
     name="mlx_lm",
     title="mlx-lm",
@@ -98,7 +54,6 @@ ENGINE = MutatedEngine(
     parts=PARTS,
     load=_load,
     cases=_cases,
-    tests=TestsOfItsOwn(_lay_out),
     budget=4.0,
     forks_warm=False,
 )
