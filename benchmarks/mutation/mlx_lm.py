@@ -1,6 +1,4 @@
-"""mlx-lm as it is mutated: which files are driven, what is run on them here, and its own tests laid
-out so that they run without a model's files.
-"""
+"""mlx-lm as it is mutated: which files are driven, and what is run on them here."""
 
 from __future__ import annotations
 
