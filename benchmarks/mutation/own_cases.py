@@ -47,11 +47,11 @@ def cases_of(
     """
     spec = parse(engine)
     known = shipped(f"{engine} {release}", spec.known_lists(release) or ()).entries
-    random, told = SUITES[level]
+    random_suite, scenario_suite = SUITES[level]
     draw, scenarios = (_answers, _stories) if level == "answers" else (_trace, _scenarios)
     streams = [
-        _random(random, draw, level, configurations, range(1000 * seed, 1000 * seed + seeds)),
-        scenarios(told, level, configurations, seed, turns),
+        _random(random_suite, draw, level, configurations, range(1000 * seed, 1000 * seed + seeds)),
+        scenarios(scenario_suite, level, configurations, seed, turns),
     ]
     return in_turn((_case(engine, known, *one) for one in stream) for stream in streams)
 
