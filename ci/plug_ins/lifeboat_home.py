@@ -11,13 +11,15 @@ Source: lifeboatcache 0.1.11, `config/paths.py`, `integrations/vllm_tier.py`.
 from __future__ import annotations
 
 import os
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 HOME = "LIFEBOAT_CACHE_HOME"
 
 
 def prepare(vllm_config: Any) -> None:
     """Name a new folder, which is removed with vLLM's configuration."""
-    vllm_config.lifeboat_home = TemporaryDirectory(prefix="cachewitness-")
-    os.environ[HOME] = vllm_config.lifeboat_home.name
+    os.environ[HOME] = folder = mkdtemp(prefix="cachewitness-")
+    finalize(vllm_config, rmtree, folder, ignore_errors=True)

@@ -34,19 +34,21 @@ Places = Sequence[Sequence[int]]
 
 
 class Client:
-    """In place of `openlake_client.Client`, for one engine. What is put under a key stays."""
+    """In place of `openlake_client.Client`, for one engine. What is put under a key stays. Memory
+    that was not registered is refused, as by what copies over a network.
+    """
 
     def __init__(self, there: dict[bytes, bytes], *, nulls: bool) -> None:
         self._there = there
         self._nulls = nulls
-        self._first = set[int]()
+        self._memories = dict[int, int]()
 
     def attach(self, *args: Any) -> None:
         """Do nothing: no server is asked."""
 
     def register_memory(self, address: int, size: int) -> None:
-        """Note where memory begins, which is where its null block lies."""
-        self._first.add(address)
+        """Note where memory begins, which is where its null block lies, and its bytes."""
+        self._memories[address] = size
 
     def batch_is_exist(self, keys: Sequence[bytes]) -> list[int]:
         """Return 1 for each key that is there, else 0."""
@@ -55,7 +57,8 @@ class Client:
     def put_batch(self, keys: Sequence[bytes], addresses: Places, sizes: Places) -> list[int]:
         """Keep what lies at the addresses of each key."""
         for key, at, lengths in zip(keys, addresses, sizes, strict=True):
-            if self._nulls or at[0] not in self._first:
+            self._check(at, lengths)
+            if self._nulls or at[0] not in self._memories:
                 self._there[key] = b"".join(map(ctypes.string_at, at, lengths))
         return [0 for _ in keys]
 
@@ -66,11 +69,18 @@ class Client:
     def _get(self, key: bytes, addresses: Sequence[int], sizes: Sequence[int]) -> int:
         if key not in self._there:
             return -1
+        self._check(addresses, sizes)
         left = self._there[key]
         for address, size in zip(addresses, sizes, strict=True):
             ctypes.memmove(address, left[:size], size)
             left = left[size:]
         return 0
+
+    def _check(self, addresses: Sequence[int], sizes: Sequence[int]) -> None:
+        """Raise ValueError for what does not lie in registered memory."""
+        for address, size in zip(addresses, sizes, strict=True):
+            if not any(0 <= address - at <= most - size for at, most in self._memories.items()):
+                raise ValueError(f"{size} bytes at {address:#x} are not in registered memory")
 
     def reset(self) -> None:
         """Forget everything."""

@@ -328,13 +328,6 @@ FAULTS = {
         "pass",
         "no-progress",
     ),
-    "openlake: a block is stored that is not whole": Change(
-        "openlake",
-        ("openlake_adapter", "ReqMeta", "from_tracker"),
-        "num_tokens_to_save = tracker.token_len // block_size * block_size",
-        "num_tokens_to_save = cdiv(tracker.token_len, block_size) * block_size",
-        "partial-commit",
-    ),
     "openlake: loads begin a block too late": Change(
         "openlake",
         (*RECEIVING, "_handle_request"),
@@ -347,7 +340,7 @@ FAULTS = {
         ("openlake_adapter", "GroupKeys", "process_tokens"),
         "bytes(chunks[chunk_id])",
         "bytes(chunks[max(chunk_id - 1, 0)])",
-        "stale-hit",
+        "engine-crashed",
     ),
     "openlake: blocks of one group for all": Change(
         "openlake",
@@ -589,11 +582,13 @@ def run(
         level="scheduler",
         options={"max_num_batched_tokens": 40, "tier_pages": one.tier_pages},
     )
+    spec = parse(f"vllm:source={SOURCE},{options or one.options}")
     patches = Patches(one.package)
     if change is not None:
+        spec.open(header).close()  # what is changed is imported with vLLM in its place alone
         patches.text(*change.place, change.old, change.new)
     try:
-        engine = parse(f"vllm:source={SOURCE},{options or one.options}").open(header)
+        engine = spec.open(header)
         return drive(Trace(header, [*ops] or asked() + resumed()), engine)
     finally:
         patches.undo()

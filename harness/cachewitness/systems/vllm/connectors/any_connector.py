@@ -146,7 +146,9 @@ class Content(NamedTuple):
 class AnyConnector(VllmSide):
     """The connector, both sides."""
 
-    fenced = unordered = False
+    unordered = False
+    fenced = True
+    """Its copies hold no blocks: what a request that is cancelled in mid-step leaves is copied."""
     null: Sequence[int] = ()
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
