@@ -44,30 +44,36 @@ class EvictionOrder(Checker):
         self._failed: set[tuple[int, int]] = set()
         """(pool, page) from which a copy failed in the step at hand: an engine need not ask there
         again."""
-        self._shortage = Shortage()
+        self._shortage: Shortage | None = None
+        """None where no pool says what is asked beyond what is taken (`asks`)."""
 
     def not_applicable(self, header: Header) -> str:
         if reason := super().not_applicable(header):
             return reason
         if not header.rules.caching:
             return "prefix caching is off"
-        if any(pool.eviction is not None for pool in header.pools):
+        declared = [pool.eviction for pool in header.pools if pool.eviction is not None]
+        self._shortage = Shortage() if any(one.asks for one in declared) else None
+        if declared:
             return ""
         return "the engine does not declare how keys end for want of room (`eviction` of a pool)"
 
     def handlers(self) -> dict[type, Handler]:
-        return {
+        shortage = self._shortage
+        handlers: dict[type, Handler] = {
             Unpublish: self.on_unpublish,
-            Acquire: self.on_acquire,
-            Preempted: self.on_preempted,
             Copy: self.on_copy,
             Counts: self.on_counts,
             StepBegin: self.on_step_begin,
         }
+        if shortage:
+            handlers |= {Acquire: shortage.take, Preempted: shortage.preempt}
+        return handlers
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Note keys that end for the sake of others, and how their pages stand before that."""
-        self._shortage.begins(ledger)
+        if self._shortage:
+            self._shortage.begins(ledger)
         if event.reason in ("evict", "replace", "withdraw") or (
             event.reason == "retention" and not _pruned(ledger, event)
         ):
@@ -80,16 +86,6 @@ class EvictionOrder(Checker):
                     self._ended.append(
                         Ended.of(key, ledger.groups[event.group].pool, record, event.step)
                     )
-        return None
-
-    def on_acquire(self, ledger: Ledger, event: Acquire) -> Found:
-        """Note what is taken."""
-        self._shortage.take(ledger, event)
-        return None
-
-    def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
-        """Note that room is made for those who go on."""
-        self._shortage.preempt(ledger)
         return None
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
@@ -111,7 +107,8 @@ class EvictionOrder(Checker):
         more.
         """
         self._failed.clear()
-        self._shortage.runs = len(event.runs)
+        if self._shortage:
+            self._shortage.run(ledger, len(event.runs))
         return self._judge_operation(ledger) if self._ended else None
 
     def at_rest(self, ledger: Ledger) -> Found:
@@ -209,7 +206,8 @@ class EvictionOrder(Checker):
         used = capacity - len(spare)
         if spare and eviction.free_first and used < eviction.watermark * capacity:
             return _needless(ledger, eviction, lost[0], spare[0], used)
-        if spare and eviction.asks and not self._shortage.short(ledger):
+        asks = self._shortage if eviction.asks else None
+        if spare and asks and not asks.short(ledger):
             return _nobody_short(ledger, lost[0], spare[0])
         if spare:
             self.excused[

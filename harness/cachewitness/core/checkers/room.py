@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cachewitness.core.events import Acquire, Unpublish
+from cachewitness.core.events import Acquire, Preempted, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import PageRecord
 
@@ -14,12 +14,11 @@ from cachewitness.core.ledger.records import PageRecord
 class Shortage:
     """Whether the operation at hand asks for more pages of some pool than were free when it began.
 
-    Who looks at an event has to say so before the ledger goes on. `runs`: how many requests it
-    runs.
+    Who looks at an event has to say so before the ledger goes on.
     """
 
     def __init__(self) -> None:
-        self.runs = 0
+        self._runs = 0
         self._operation = -1
         self._free = dict[int, int]()
         self._taken = Counter[int]()
@@ -32,17 +31,21 @@ class Shortage:
         self._operation = ledger.holdings.operation
         self._taken.clear()
         self._preempts = False
-        self.runs = 0
+        self._runs = 0
         for pool in ledger.header.pools:
-            kept = ledger.holdings.held[pool.id] + len(ledger.holdings.idle[pool.id])
-            self._free[pool.id] = ledger.records[pool.id].capacity - kept
+            self._free[pool.id] = free_pages(ledger, pool.id)
 
     def take(self, ledger: Ledger, event: Acquire) -> None:
         """Note what is taken."""
         self.begins(ledger)
         self._taken[event.pool] += len(event.pages)
 
-    def preempt(self, ledger: Ledger) -> None:
+    def run(self, ledger: Ledger, requests: int) -> None:
+        """Note how many requests it runs."""
+        self.begins(ledger)
+        self._runs = requests
+
+    def preempt(self, ledger: Ledger, event: Preempted) -> None:
         """Note that a request loses its place, for whom room may be made that nobody takes yet."""
         self.begins(ledger)
         self._preempts = True
@@ -52,17 +55,21 @@ class Shortage:
         is taken.
         """
         return self._preempts or any(
-            self._taken[pool.id] + pool.eviction.asks * (self.runs + 1) > self._free[pool.id]
+            self._taken[pool.id] + pool.eviction.asks * (self._runs + 1) > self._free[pool.id]
             for pool in ledger.header.pools
             if pool.eviction is not None
         )
 
 
+def free_pages(ledger: Ledger, pool: int) -> int:
+    """Return how many pages there are that nobody holds and no key names."""
+    kept = ledger.holdings.held[pool] + len(ledger.holdings.idle[pool])
+    return ledger.records[pool].capacity - kept
+
+
 def any_free(ledger: Ledger, pool: int) -> bool:
     """Whether there is a page that nobody holds and no key names."""
-    return ledger.records[pool].capacity > ledger.holdings.held[pool] + len(
-        ledger.holdings.idle[pool]
-    )
+    return free_pages(ledger, pool) > 0
 
 
 def spare_pages(ledger: Ledger, pool: int) -> list[int]:
