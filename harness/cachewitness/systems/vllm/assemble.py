@@ -29,7 +29,6 @@ from cachewitness.systems.vllm.build import (
 from cachewitness.systems.vllm.clock import Clock, TimedManager
 from cachewitness.systems.vllm.connectors.build import (
     LMCACHE,
-    WITH_SESSIONS,
     ConnectorChoice,
     configure,
     connected_header,
@@ -191,8 +190,7 @@ def scheduler_engine(
     described = with_pools(
         described_by(header, options, source, rules, answer_windows(config)), observed
     )
-    tried = connector is None or connector.kind.of_vllm in WITH_SESSIONS
-    goes_on = shared_out is None and tried
+    goes_on = shared_out is None and (connector is None or connector.kind.goes_on)
     able = [name for name in special.capabilities if goes_on or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
     worker = worker_of(source, scheduler, *undivided, options)

@@ -15,6 +15,7 @@ import msgspec
 
 from cachewitness.core.trace_format import GroupSpec, Layout, Level
 from cachewitness.engines.own_drawing import OwnDrawing
+from cachewitness.systems.vllm.connectors.build import KINDS
 from cachewitness.systems.vllm.request_options import NAMES
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.source import Source
@@ -29,8 +30,6 @@ _IN_FLIGHT, _CHUNKED, _REMEMBERED = 35, 8, 75
 connector's memory has a size of its own."""
 _WITH_FULL = ("simple", "simple-lazy", "multi")
 """Connectors that want full attention among the groups."""
-_UNTRIED = ("example", "lmcache")
-"""How connectors begin that sessions were not tried with."""
 _ALONE = ("example",)
 """Connectors that vLLM refuses over several groups."""
 _APART = ("hisparse", "tensors")
@@ -128,7 +127,8 @@ def _goes_on(layout: Layout, options: Mapping[str, Any], given: Mapping[str, str
     states with drafts. Those are moved by a stand-in where vLLM's first runner follows; with the
     second, drafts behind the end of an answer are not explained yet.
     """
-    if given.get("connector", "").startswith(_UNTRIED):
+    connector = KINDS.get(given.get("connector", ""))
+    if connector is not None and not connector.goes_on:
         return False
     drafts = options.get("num_speculative_tokens") or options.get("use_eagle")
     states = _has("recurrent")(layout, options, given)

@@ -84,6 +84,15 @@ class Kind(NamedTuple):
         """The connector of vLLM that this one is, or derives from."""
         return self.base or self.name
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether sessions are driven behind it; with others they were not tried."""
+        return self.of_vllm in (
+            "SimpleCPUOffloadConnector",
+            "OffloadingConnector",
+            "MultiConnector",
+        )
+
 
 class ConnectorChoice(NamedTuple):
     """The connector that was asked for, and what becomes of requests whose load fails
@@ -119,8 +128,6 @@ def _unlimited(pages: int, blocks: int, unit: int) -> dict[str, Any]:
 
 
 LMCACHE = "LMCacheMPConnector"
-WITH_SESSIONS = ("SimpleCPUOffloadConnector", "OffloadingConnector", "MultiConnector")
-"""The connectors behind which sessions are driven; with others they were not tried."""
 
 SIDES: Mapping[
     str,
