@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import sections
 from benchmarks.damage_costs_asking import Kept, served, started
@@ -34,6 +35,9 @@ from cachewitness.parity.likelihood.questions import Question, questions
 from cachewitness.parity.likelihood.verdict import Judged, Rules, judge
 from cachewitness.parity.scores import tasks
 from cachewitness.parity.scores.tasks import Task
+
+if TYPE_CHECKING:
+    from benchmarks.damage_costs_faults import Damaged
 
 TITLE = "## What damage costs"
 LIMIT = 16
@@ -186,9 +190,16 @@ def of_llama_cpp(bench: Bench, model: Path) -> Iterator[Row]:
             with started(SERVER, str(model), *types) as other:
                 opened = partial(served_at, other)
                 yield bench.row(LLAMA_CPP, damage, AGAINST, opened, cold)
-        for damage, fault in PROXIED.items():
-            with behind(plain, fault) as address:
-                yield bench.row(LLAMA_CPP, damage, HIT, partial(served_at, address), cold)
+        yield from proxied(bench, plain, PROXIED, cold)
+
+
+def proxied(
+    bench: Bench, plain: Callable[[], str], faults: Mapping[str, str], cold: Kept
+) -> Iterator[Row]:
+    """Yield the rows of faults that a proxy plants in front of a server."""
+    for damage, fault in faults.items():
+        with behind(plain, fault) as address:
+            yield bench.row(LLAMA_CPP, damage, HIT, partial(served_at, address), cold)
 
 
 def served_at(address: Callable[[], str]) -> Subject:
@@ -206,15 +217,19 @@ def behind(plain: Callable[[], str], fault: str) -> Iterator[Callable[[], str]]:
         yield lambda: opened.enter_context(started(PROXY, plain(), fault))()
 
 
+def damaged(bench: Bench, engine: str, library: Damaged) -> Iterator[Row]:
+    """Yield the rows of an engine in this process, one for each damage."""
+    cold = bench.cold(engine, lambda: library.opened("none"))
+    library.prompts = [question.tokens for question in bench.asked(cold)]
+    for damage in library.damages:
+        yield bench.row(engine, damage, HIT, partial(library.opened, damage), cold)
+
+
 def of_transformers(bench: Bench, model: Path) -> Iterator[Row]:
-    """Yield the rows of transformers."""
+    """Return the rows of transformers."""
     from benchmarks.damage_costs_faults import DAMAGES, Library
 
-    library = Library(model, DAMAGES)
-    cold = bench.cold(TRANSFORMERS, lambda: library.opened("none"))
-    library.prompts = [question.tokens for question in bench.asked(cold)]
-    for damage in DAMAGES:
-        yield bench.row(TRANSFORMERS, damage, HIT, partial(library.opened, damage), cold)
+    return damaged(bench, TRANSFORMERS, Library(model, DAMAGES))
 
 
 def of_openvino(bench: Bench, model: Path) -> Iterator[Row]:
@@ -228,14 +243,10 @@ def of_openvino(bench: Bench, model: Path) -> Iterator[Row]:
 
 
 def of_mlx(bench: Bench, model: Path) -> Iterator[Row]:
-    """Yield the rows of mlx-lm, on the folder that lies beside the file."""
+    """Return the rows of mlx-lm, on the folder that lies beside the file."""
     from benchmarks.damage_costs_mlx import DAMAGES, Library
 
-    library = Library(model.with_suffix(""), DAMAGES)
-    cold = bench.cold(MLX, lambda: library.opened("none"))
-    library.prompts = [question.tokens for question in bench.asked(cold)]
-    for damage in DAMAGES:
-        yield bench.row(MLX, damage, HIT, partial(library.opened, damage), cold)
+    return damaged(bench, MLX, Library(model.with_suffix(""), DAMAGES))
 
 
 ENGINES = {

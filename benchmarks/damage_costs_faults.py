@@ -139,8 +139,9 @@ def _moved(layer: Any) -> bool:
     )
 
 
+NOTHING = Damage(_nothing)
 DAMAGES: Mapping[str, Damage] = {
-    "none": Damage(_nothing),
+    "none": NOTHING,
     "keys in q8_0": rounded(keys=q8_0),
     "keys and values in q8_0": rounded(keys=q8_0, values=True),
     "keys and values in fp8": rounded(keys=fp8, values=True),
@@ -181,7 +182,7 @@ def _others(own: Tensor, other: Tensor) -> Tensor:
 
 RECURRENT, CONVOLVED = "recurrent_states", "conv_states"
 STATES: Mapping[str, Damage] = {
-    "none": Damage(_nothing),
+    "none": NOTHING,
     "recurrent states in bfloat16": Damage(
         _states(lambda own, _: own.bfloat16().float(), RECURRENT)
     ),
@@ -197,30 +198,26 @@ STATES: Mapping[str, Damage] = {
 keeps."""
 
 
-class Library:
-    """The engine over a checkpoint, opened anew for each damage, with a model that is loaded once.
-
-    What goes on from no hit is the same each time, and is computed once. `prompts` are those
-    of which one has another prefix than a request.
+class Damaged:
+    """An engine that is named over a checkpoint, opened anew for each of `damages`. `prompts` are
+    those of which one has another prefix than a request.
     """
 
-    def __init__(self, checkpoint: Path, damages: Mapping[str, Damage]) -> None:
+    def __init__(self, name: str, checkpoint: Path, damages: Mapping[str, Damage]) -> None:
         self.prompts: Sequence[Sequence[int]] = ()
-        self._damages = damages
-        self._spec = parse(f"transformers:checkpoint={checkpoint}")
+        self.damages = damages
+        self._spec = parse(f"{name}:checkpoint={checkpoint}")
         level = self._spec.kind.answers_level
         assert level is not None
         assert level.texts is not None
         self._texts = level.texts
-        self._computed: dict[tuple[tuple[int, ...], ...], tuple[Any, Tensor]] = {}
-        self._model: Model | None = None
 
     def opened(self, damage: str) -> Subject:
         """Return the engine with one damage."""
 
         def open_damaged(header: Any, options: Mapping[str, str]) -> Any:
             engine: Any = self._spec.kind.open(header, options)
-            self._plant(engine.server, self._damages[damage])
+            self.plant(engine.server, self.damages[damage])
             return engine
 
         spec = replace(self._spec, kind=replace(self._spec.kind, open=open_damaged))
@@ -230,7 +227,28 @@ class Library:
     def _tokens(self) -> Callable[[str], list[int]]:
         return self._texts.tokens(self._spec.options)
 
-    def _plant(self, server: Any, damage: Damage) -> None:
+    def plant(self, server: Any, damage: Damage) -> None:
+        """Damage what hits of a server find."""
+        raise NotImplementedError
+
+    def source(self, damage: Damage, own: Sequence[int]) -> Sequence[int]:
+        """Return the tokens of the other cache, for one of these tokens."""
+        return before(own) if damage.stale else another(self.prompts, own)
+
+
+class Library(Damaged):
+    """transformers, with a model that is loaded once.
+
+    What goes on from no hit is the same each time, and is computed once.
+    """
+
+    def __init__(self, checkpoint: Path, damages: Mapping[str, Damage]) -> None:
+        super().__init__("transformers", checkpoint, damages)
+        self._computed: dict[tuple[tuple[int, ...], ...], tuple[Any, Tensor]] = {}
+        self._model: Model | None = None
+
+    def plant(self, server: Any, damage: Damage) -> None:
+        """Damage what the store of a server finds."""
         if self._model is None:
             self._model = server.model
             wrap(server.model, "resumed", self._once)
@@ -239,8 +257,7 @@ class Library:
             held, cache = original(identity, tokens)
             if cache is not None:
                 vars(cache).pop(HOLDS, None)
-                own = tokens[:held]
-                source = before(own) if damage.stale else another(self.prompts, own)
+                source = self.source(damage, tokens[:held])
                 with torch.inference_mode():
                     for layer, other in zip(cache.layers, self._layers(source), strict=True):
                         damage.change(layer, other)

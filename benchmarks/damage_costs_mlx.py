@@ -7,8 +7,7 @@ Keys and values have the shape [1, heads, tokens, width], those of a window its 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ from mlx_lm.models.cache import ArraysCache, RotatingKVCache, make_prompt_cache
 from torch import Tensor
 
 from benchmarks import damage_costs_faults
-from benchmarks.damage_costs_faults import Damage, another, before, rounded
+from benchmarks.damage_costs_faults import NOTHING, Damage, Damaged, rounded
 from cachewitness.engines.fault_tools import wrap
-from cachewitness.engines.registry import parse
-from cachewitness.parity.likelihood.asking import Subject
-from cachewitness.parity.likelihood.of_engine import EngineServed
 from cachewitness.systems.mlx_lm.server import model_of
 
 GROUP = 64
@@ -100,50 +96,32 @@ class Layer:
             self._layer._idx = self._layer.keys.shape[2]
 
 
-class Library:
-    """The engine over a folder, opened anew for each damage, with a model that is loaded once.
-    `prompts` are those of which one has another prefix than a request.
-    """
+class Library(Damaged):
+    """mlx-lm over a folder, with a model that is loaded once."""
 
     def __init__(self, checkpoint: Path, damages: Mapping[str, Damage]) -> None:
-        self.prompts: Sequence[Sequence[int]] = ()
-        self._damages = damages
+        super().__init__("mlx-lm", checkpoint, damages)
         self._checkpoint = checkpoint
-        self._spec = parse(f"mlx-lm:checkpoint={checkpoint}")
-        level = self._spec.kind.answers_level
-        assert level is not None
-        assert level.texts is not None
-        self._texts = level.texts
 
-    def opened(self, damage: str) -> Subject:
-        """Return the engine with one damage."""
+    def plant(self, server: Any, damage: Damage) -> None:
+        """Damage what the store of a server finds; where nothing is, its cache stays the library's
+        own.
+        """
+        if damage is NOTHING:
+            return
 
-        def open_damaged(header: Any, options: Mapping[str, str]) -> Any:
-            engine: Any = self._spec.kind.open(header, options)
-            if damage != "none":
-                self._plant(engine.server.store, self._damages[damage])
-            return engine
-
-        spec = replace(self._spec, kind=replace(self._spec.kind, open=open_damaged))
-        return EngineServed(spec, self._texts.configuration, self._tokens)
-
-    @functools.cached_property
-    def _tokens(self) -> Callable[[str], list[int]]:
-        return self._texts.tokens(self._spec.options)
-
-    def _plant(self, store: Any, damage: Damage) -> None:
         def fetch(original: Any, model: str, tokens: list[int]) -> Any:
             cache, rest = original(model, tokens)
             if cache is not None:
                 held = tokens[: len(tokens) - len(rest)]
-                source = before(held) if damage.stale else another(self.prompts, held)
-                for layer, other in zip(cache, self._computed(tuple(source)), strict=True):
+                source = tuple(self.source(damage, held))
+                for layer, other in zip(cache, self._computed(source), strict=True):
                     changed = Layer(layer)
                     damage.change(changed, Layer(other))
                     changed.put()
             return cache, rest
 
-        wrap(store, "fetch_nearest_cache", fetch)
+        wrap(server.store, "fetch_nearest_cache", fetch)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019  # as long as the one library of a run
     def _computed(self, tokens: tuple[int, ...]) -> list[Any]:

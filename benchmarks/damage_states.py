@@ -29,15 +29,15 @@ from benchmarks.damage_costs import (
     TRANSFORMERS,
     Bench,
     Row,
-    behind,
+    damaged,
+    proxied,
     rows_of,
-    served_at,
     table,
 )
 from benchmarks.damage_costs_asking import CI, served, started
 from benchmarks.sections import tell
 from cachewitness._util import pages
-from cachewitness.parity.likelihood.measuring import HIT, Plan
+from cachewitness.parity.likelihood.measuring import Plan
 from cachewitness.parity.scores import tasks
 
 TITLE = "## Likelihoods on recurrent states"
@@ -56,35 +56,25 @@ PROXIED = {
 
 
 def of_transformers(bench: Bench, checkpoint: Path) -> Iterator[Row]:
-    """Yield the rows of transformers."""
+    """Return the rows of transformers."""
     from benchmarks.damage_costs_faults import STATES, Library
 
-    library = Library(checkpoint, STATES)
-    cold = bench.cold(TRANSFORMERS, lambda: library.opened("none"))
-    library.prompts = [question.tokens for question in bench.asked(cold)]
-    for damage in STATES:
-        yield bench.row(TRANSFORMERS, damage, HIT, partial(library.opened, damage), cold)
+    return damaged(bench, TRANSFORMERS, Library(checkpoint, STATES))
 
 
 def of_mlx(bench: Bench, checkpoint: Path) -> Iterator[Row]:
-    """Yield the rows of mlx-lm, on the folder that is made for it."""
+    """Return the rows of mlx-lm, on the folder that is made for it."""
     from benchmarks.damage_costs_faults import STATES
     from benchmarks.damage_costs_mlx import Library
 
-    library = Library(_forms(bench, checkpoint), STATES)
-    cold = bench.cold(MLX, lambda: library.opened("none"))
-    library.prompts = [question.tokens for question in bench.asked(cold)]
-    for damage in STATES:
-        yield bench.row(MLX, damage, HIT, partial(library.opened, damage), cold)
+    return damaged(bench, MLX, Library(_forms(bench, checkpoint), STATES))
 
 
 def of_llama_cpp(bench: Bench, checkpoint: Path) -> Iterator[Row]:
     """Yield the rows of llama.cpp's server, on the file that is made for it."""
     with started(SERVER, f"{_forms(bench, checkpoint)}.gguf") as plain:
         cold = bench.cold(LLAMA_CPP, lambda: served(plain()))
-        for damage, fault in PROXIED.items():
-            with behind(plain, fault) as address:
-                yield bench.row(LLAMA_CPP, damage, HIT, partial(served_at, address), cold)
+        yield from proxied(bench, plain, PROXIED, cold)
 
 
 def _forms(bench: Bench, checkpoint: Path) -> Path:
