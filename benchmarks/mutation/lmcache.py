@@ -31,13 +31,6 @@ PATHS = (
     ),
 )
 """The driven files: of each some function is entered by a run with the default configurations."""
-PARTS = {
-    "v1/distributed/storage_controllers/eviction_controller.py": ("L1EvictionController",),
-    "v1/memory_management.py": ("AddressManager", "TensorMemoryObj"),
-    "v1/multiprocess/custom_types.py": ("IPCCacheServerKey",),
-}
-"""Of these files: the others of their classes are of the second level, of other memories, and of
-messages."""
 
 
 def _load(source: str) -> None:
