@@ -22,6 +22,7 @@ import msgspec
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import BackendError
 from cachewitness.engines.server_errors import base_of
+from cachewitness.engines.server_key import NO_KEY, ServerKey
 from cachewitness.parity.likelihood.steps import Answered, answered
 from cachewitness.parity.scores.context import Post
 from cachewitness.parity.scores.remote import RemoteBackend, forgets, model_at
@@ -76,7 +77,7 @@ class Served:
         " same model without prefix caching, --cold-url URL"
     )
 
-    def __init__(self, url: str, model: str, post: Post, key: str = "") -> None:
+    def __init__(self, url: str, model: str, post: Post, key: ServerKey = NO_KEY) -> None:
         self.url = url
         self.key = key
         self.model = model
@@ -85,7 +86,7 @@ class Served:
         self._post = post
 
     @classmethod
-    def at(cls, url: str, model: str, option: str, timeout: int, key: str = "") -> Served:
+    def at(cls, url: str, model: str, option: str, timeout: int, key: ServerKey = NO_KEY) -> Served:
         """Return the server of an address. `option` is how the user named it.
 
         Raises UsageError if it does not answer, or has not got the model.

@@ -25,12 +25,6 @@ ANSWER_MAX = 1 << 26
 _NO_TIE = 1e9
 
 
-def headers(key: str) -> Mapping[str, str]:
-    """Return the headers of a request, with a server's key if there is one."""
-    bearer = {"Authorization": f"Bearer {key}"} if key else {}
-    return {"Content-Type": "application/json", **bearer}
-
-
 class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0

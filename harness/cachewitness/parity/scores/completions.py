@@ -24,9 +24,8 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 from cachewitness._util import http
 from cachewitness.engines.answers import Answer, Ask, BackendError
 from cachewitness.engines.retries import wait_s
-from cachewitness.engines.server_errors import error_text
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, headers, read
+from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, read
 from cachewitness.parity.scores.context import Offer
 from cachewitness.parity.scores.lm import asks_of
 
@@ -155,13 +154,14 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         status 0, the body says how.
         """
         body = json.dumps(payload).encode()
+        key = self._server.key
         try:
             reply = await http.post(
-                self.base_url, body, headers(self._server.key), within=self.timeout, most=ANSWER_MAX
+                self.base_url, body, key.headers, within=self.timeout, most=ANSWER_MAX
             )
             if reply.status != http.OK:
                 later = reply.headers.get("Retry-After", "")
-                return reply.status, error_text(reply.body), later
+                return reply.status, key.error_text(reply.body), later
             return http.OK, reply.json(), ""
         except http.NoAnswer as error:
             if not error.late:

@@ -17,6 +17,7 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import Ask, BackendError
+from cachewitness.engines.server_key import NO_KEY, ServerKey
 
 TIMEOUT_S = 300
 """How long an answer may take, in seconds."""
@@ -90,5 +91,5 @@ class Offer:
     concurrent: int
     timeout: int
     context: Context
-    key: str = ""
+    key: ServerKey = NO_KEY
     tells_tokens: bool = True

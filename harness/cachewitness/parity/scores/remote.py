@@ -12,7 +12,6 @@ A server cannot be opened anew for every arm. Its cold arms give every request a
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +23,10 @@ from cachewitness._util import http
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from cachewitness.engines.retries import wait_s
-from cachewitness.engines.server_errors import base_of, error_text
+from cachewitness.engines.server_errors import base_of
+from cachewitness.engines.server_key import NO_KEY, ServerKey
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.completion import ANSWER_MAX, headers, read
+from cachewitness.parity.scores.completion import ANSWER_MAX, read
 from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer, Post
 
 LIST_TIMEOUT_S = 30
@@ -61,7 +61,7 @@ class RemoteBackend:
         model: str,
         concurrent: int = 16,
         timeout: int = TIMEOUT_S,
-        key: str = "",
+        key: ServerKey = NO_KEY,
     ) -> None:
         self._key = key
         self.url = url
@@ -83,7 +83,9 @@ class RemoteBackend:
         """Return the server's model and, if it tells, its version."""
         found = {"server": self.url, "model": self.model}
         try:
-            reply = _content(_asked(f"{self.url}/version", None, self.timeout, self._key))
+            reply = _content(
+                _asked(f"{self.url}/version", None, self.timeout, self._key), self._key
+            )
         except (http.NoAnswer, ValueError):
             return found
         return found | (
@@ -114,9 +116,10 @@ class RemoteBackend:
             try:
                 reply = _asked(f"{self.url}{path}", body, self.timeout, self._key)
                 if reply.status == http.OK:
-                    return _content(reply)
+                    return _content(reply, self._key)
                 wait = wait_s(attempt, reply.status, reply.headers.get("Retry-After", ""))
-                problem = f"the server answered {reply.status}: {_words(reply, self._key)}"
+                words = self._key.error_text(reply.body[:BODY_MAX])
+                problem = f"the server answered {reply.status}: {words}"
             except ValueError:
                 raise BackendError(
                     f"{what}: the server answered 200, but its body is no JSON"
@@ -143,7 +146,7 @@ class Server:
         model: str = "",
         concurrent: int = 16,
         timeout: int = TIMEOUT_S,
-        key: str = "",
+        key: ServerKey = NO_KEY,
     ) -> None:
         """Ask the servers for their models. Raises UsageError if one does not answer, or has not
         got the model.
@@ -199,7 +202,7 @@ class Server:
         return self.url if caching or not self.cold_url else self.cold_url
 
 
-def model_at(url: str, model: str, option: str, key: str = "") -> tuple[str, int]:
+def model_at(url: str, model: str, option: str, key: ServerKey = NO_KEY) -> tuple[str, int]:
     """Return the model that the server is to answer with, the one named or its first, and its
     context's length, 0: not told.
 
@@ -212,12 +215,12 @@ def model_at(url: str, model: str, option: str, key: str = "") -> tuple[str, int
                 f"{option}: {url} "
                 + (
                     "refuses the key that --key names"
-                    if key
+                    if key.value
                     else "wants a key: name the variable of the environment that holds it, --key"
                     " VARIABLE"
                 )
             )
-        found = _content(reply)
+        found = _content(reply, key)
         listed = msgspec.convert(found, _Models).data
     except (http.NoAnswer, ValueError) as error:
         raise UsageError(
@@ -232,13 +235,13 @@ def model_at(url: str, model: str, option: str, key: str = "") -> tuple[str, int
     return name, limits[name]
 
 
-def end_of_sequence(url: str, key: str = "") -> str:
+def end_of_sequence(url: str, key: ServerKey = NO_KEY) -> str:
     """Return the text that ends a sequence of the server's model, empty if the server does not say:
     vLLM's has `/tokenizer_info`, llama.cpp's `/props`.
     """
     for path in ("/tokenizer_info", "/props"):
         try:
-            found = _content(_asked(f"{url}{path}", None, LIST_TIMEOUT_S, key))
+            found = _got(f"{url}{path}", LIST_TIMEOUT_S, key)
             return msgspec.convert(found, _Ends).eos_token
         except (http.NoAnswer, ValueError):
             continue
@@ -258,41 +261,39 @@ class _Models(msgspec.Struct, frozen=True):
     data: list[_Entry]
 
 
-def key_of(variable: str) -> str:
-    """Return the key that a variable of the environment holds, empty if none is named. Raises
-    UsageError if it holds none.
+def key_of(variable: str) -> ServerKey:
+    """Return the key that a variable of the environment holds, none if no variable is named.
+
+    Raises UsageError if it holds none.
     """
-    key = os.environ.get(variable, "").strip() if variable else ""
-    if variable and (not key or not key.isascii() or not key.isprintable()):
-        raise UsageError(
-            f"--key: {variable} is no variable of the environment that holds a key; --key takes its"
-            " name, not the key"
-        )
-    return key
+    return ServerKey.named(
+        variable,
+        f"--key: {variable} is no variable of the environment that holds a key; --key takes its"
+        " name, not the key",
+    )
 
 
-def _asked(url: str, body: Mapping[str, Any] | None, timeout: int, key: str) -> http.Reply:
+def _asked(url: str, body: Mapping[str, Any] | None, timeout: int, key: ServerKey) -> http.Reply:
     """Return what the server answers; without a body to send it is a GET. Raises NoAnswer."""
     method = "GET" if body is None else "POST"
     data = None if body is None else msgspec.json.encode(body)
     most = ANSWER_MAX + 1
-    return http.ask(method, url, data, headers(key), within=timeout, most=most, follow=True)
+    return http.ask(method, url, data, key.headers, within=timeout, most=most, follow=True)
 
 
-def _words(reply: http.Reply, key: str) -> str:
-    """Return what a server says of an error, without a key that it repeats."""
-    words = error_text(reply.body[:BODY_MAX])
-    return words.replace(key, "(key)") if key else words
+def _got(url: str, timeout: int, key: ServerKey) -> Any:
+    """Return the decoded body that a GET is answered with. Raises NoAnswer and ValueError."""
+    return _content(_asked(url, None, timeout, key), key)
 
 
-def _content(reply: http.Reply) -> Any:
+def _content(reply: http.Reply, key: ServerKey) -> Any:
     """Return the decoded body of an answer, None if it is empty.
 
     Raises ValueError for another status than 200, and for a body that is no JSON, or larger than
     ANSWER_MAX.
     """
     if reply.status != http.OK:
-        raise ValueError(f"it answers {reply.status}: {error_text(reply.body[:BODY_MAX])}")
+        raise ValueError(f"it answers {reply.status}: {key.error_text(reply.body[:BODY_MAX])}")
     if len(reply.body) > ANSWER_MAX:
         raise ValueError(f"it sends more than {ANSWER_MAX:,} bytes")
     return reply.json()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lm_eval.models.api_models import TemplateAPI
 
+from cachewitness.engines.server_key import NO_KEY, ServerKey
 from cachewitness.parity.scores.named_task import NamedTask
 from cachewitness.parity.scores.noting import NotingLM
 from cachewitness.parity.scores.remote import end_of_sequence
@@ -40,7 +41,7 @@ def traps_of(
     task: NamedTask,
     tokens_of: Callable[[str], list[int]] | None,
     servers: Sequence[str],
-    key: str = "",
+    key: ServerKey = NO_KEY,
 ) -> list[str]:
     """Return the traps that lm-eval's own run of a task on these servers would be in. Without
     tokens, characters are counted.

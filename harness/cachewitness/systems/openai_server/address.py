@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
 from cachewitness._util import http
 from cachewitness._util.errors import UsageError
-from cachewitness.engines.server_errors import base_of, error_text
+from cachewitness.engines.server_errors import base_of
+from cachewitness.engines.server_key import NO_KEY, ServerKey
 
 NAME = "openai-server"
 BODY_MAX = 1 << 20
@@ -24,39 +24,29 @@ class ServerFailed(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """A server's base address, without `/v1`, and the key that it is sent; an empty one is not."""
+    """A server's base address, without `/v1`, and the key that it is sent."""
 
     base: str
-    key: str = field(default="", repr=False)
+    key: ServerKey = NO_KEY
 
     def exchange(self, path: str, body: bytes, sent: Event) -> http.Exchange:
         """Return a POST that is not sent yet; it takes as long as it takes, unless it is left."""
-        return http.Exchange("POST", f"{self.base}{path}", body, self._headers(), sent=sent)
+        return http.Exchange("POST", f"{self.base}{path}", body, self.key.headers, sent=sent)
 
     def ask(self, path: str, seconds: float) -> Any:
         """Return the JSON that a GET answers. Raises ServerFailed if there is none."""
         url = f"{self.base}{path}"
         try:
-            reply = http.ask("GET", url, headers=self._headers(), within=seconds, most=BODY_MAX)
+            reply = http.ask("GET", url, headers=self.key.headers, within=seconds, most=BODY_MAX)
             if reply.status != http.OK:
-                words = self.redacted(error_text(reply.body))
+                words = self.key.error_text(reply.body)
                 raise ServerFailed(f"{path} answers {reply.status}: {words}")
             return reply.json()
         except http.NoAnswer as error:
-            raise ServerFailed(
-                f"{self.base} does not answer ({self.redacted(str(error))})"
-            ) from None
+            words = self.key.redacted(str(error))
+            raise ServerFailed(f"{self.base} does not answer ({words})") from None
         except ValueError:
             raise ServerFailed(f"{path} answers 200, but its body is no JSON") from None
-
-    def redacted(self, text: str) -> str:
-        """Return a text in which the key is not repeated."""
-        return text.replace(self.key, "(key)") if self.key else text
-
-    def _headers(self) -> Mapping[str, str]:
-        return {"Content-Type": "application/json"} | (
-            {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        )
 
 
 def address_of(options: Mapping[str, str], name: str) -> Address:
@@ -79,9 +69,8 @@ def address_of(options: Mapping[str, str], name: str) -> Address:
         reachable = False
     if not reachable:
         raise UsageError(f"--engine {NAME}: {name}={url} is not of the form http://HOST:PORT")
-    key = os.environ.get(variable, "").strip() if variable else ""
-    if variable and (not key or not key.isascii() or not key.isprintable()):
-        raise UsageError(
-            f"--engine {NAME}: key={variable} names a variable of the environment that holds no key"
-        )
+    key = ServerKey.named(
+        variable,
+        f"--engine {NAME}: key={variable} names a variable of the environment that holds no key",
+    )
     return Address(base, key)

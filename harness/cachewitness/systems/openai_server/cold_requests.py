@@ -132,7 +132,7 @@ class Asker:
 
     def refused(self, why: str) -> UsageError:
         """Return the refusal of a server, in one line."""
-        return UsageError(f"--engine {NAME}: {self.address.redacted(why)}")
+        return UsageError(f"--engine {NAME}: {self.address.key.redacted(why)}")
 
 
 class _AskedAgain(Exception):
@@ -265,7 +265,7 @@ def model_of(address: Address, asked: str) -> str:
         raise UsageError(f"--engine {NAME}: {error}; is a server running there?") from None
     if asked in names or (not asked and len(names) == 1 and names[0].isprintable()):
         return asked or names[0]
-    listed = printable(address.redacted(", ".join(names)))[:200] or "none"
+    listed = printable(address.key.redacted(", ".join(names)))[:200] or "none"
     wrong = f"there is no model {asked!r}" if asked else "name a model, model=NAME"
     raise UsageError(f"--engine {NAME}: {wrong}; {address.base} has {listed}")
 
@@ -308,7 +308,7 @@ def version_of(address: Address) -> str:
     except ServerFailed:
         return ""
     return (
-        printable(address.redacted(str(reply["version"])))[:80]
+        printable(address.key.redacted(str(reply["version"])))[:80]
         if isinstance(reply, dict) and "version" in reply
         else ""
     )

@@ -18,7 +18,6 @@ from cachewitness.core.events import Answer, Ended
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.trace_format import Submit
 from cachewitness.engines.retries import Absences, wait_s
-from cachewitness.engines.server_errors import error_text
 from cachewitness.systems.openai_server.address import BODY_MAX, Address, ServerFailed
 from cachewitness.systems.openai_server.completion import Part, PartialAnswer, Unreadable, part_of
 
@@ -213,7 +212,11 @@ class Request:
                     self._follow(exchange)
                     return http.OK, "", ""
                 where = exchange.headers.get("Location", "")
-                words = f"go to {where[:100]}" if where else error_text(_words(exchange))
+                words = (
+                    f"go to {where[:100]}"
+                    if where
+                    else self._address.key.error_text(_words(exchange))
+                )
                 return exchange.status, words, exchange.headers.get("Retry-After", "")
         except http.NoAnswer as error:
             return 0, str(error), ""
@@ -226,7 +229,7 @@ class Request:
         return ServerFailed(line) if judged else BadEvents(line)
 
     def _error(self, what: str) -> str:
-        return self._address.redacted(f"{self.r}: the server {what}")
+        return self._address.key.redacted(f"{self.r}: the server {what}")
 
     def _follow(self, exchange: http.Exchange) -> None:
         """Read an answer, whole or in parts. Raises Unreadable, and ServerFailed if it ends in
@@ -265,7 +268,7 @@ class Request:
             self.partial.take(part)
             return
         error = part.error if isinstance(part.error, dict) else {}
-        words = self._address.redacted(error_text(str(error.get("message", part.error))))
+        words = self._address.key.error_text(str(error.get("message", part.error)))
         if error.get("code") in REFUSED:
             self._refused = words
             return
