@@ -19,7 +19,9 @@ from msgspec.structs import replace
 
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.cli import invoke
 from cachewitness.core.events import Answer
+from cachewitness.core.result import EXIT_USAGE
 from cachewitness.core.trace_format import Finish, Op, Step, Submit, Trace, TraceHeader
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.isolation.engine import Isolation
@@ -238,6 +240,29 @@ def test_an_engine_that_cannot_be_opened_says_why(named: str, message: str) -> N
     """Before anything is imported."""
     with pytest.raises(UsageError, match=message):
         parse(f"llama-cpp:{named}").open(header())
+
+
+def test_a_run_says_what_the_engine_said_and_not_what_a_control_lacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The control `attention-only` needs a model of its own, which is not there either."""
+    words = ["--engine", "llama-cpp:model=nowhere/own.gguf", "--isolate", "no", "--quiet"]
+    assert invoke(["run", *words]) == EXIT_USAGE
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "cachewitness: --engine llama-cpp: model: there is no file nowhere/own.gguf"
+
+
+@installed
+def test_a_model_of_quantised_weights_is_refused() -> None:
+    """What it computes depends on how many tokens are computed at a time."""
+    from cachewitness.systems.llama_cpp.engine import dtype_of
+
+    assert (dtype_of(Path("a.gguf"), 32.0), dtype_of(Path("b.gguf"), 16.1)) == (
+        "float32",
+        "bfloat16",
+    )
+    with pytest.raises(UsageError, match=r"c.gguf has weights of 8.5 bits.* score --likelihood"):
+        dtype_of(Path("c.gguf"), 8.5)
 
 
 def test_without_the_package_it_says_what_to_install(

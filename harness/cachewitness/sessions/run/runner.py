@@ -135,6 +135,9 @@ class Runner:
         it may take it."""
         self.missing = ""
         """What must be installed for the engine, if that is why it refused one."""
+        self._refusal = ""
+        """What the engine said to the last configuration that it refused; not what a control did,
+        which may need more than the engine itself."""
         self._unpaired: dict[str, dict[str, str]] = {}
         """By suite: the configurations on which the reference cannot run beside the engine, with
         the reasons."""
@@ -388,16 +391,15 @@ class Runner:
         """Raise what the engine said to the last configuration if it refused all of them, and
         nothing else was in the way.
         """
-        refusals = [why for what, why in self._left_out if what.startswith("configuration ")]
         tried = {f"suite {suite.name}" for suite in self._report.suites}
         inapplicable = any(what in tried for what, _ in self._left_out)
         if (
-            refusals
+            self._refusal
             and not self.alone
             and not inapplicable
             and not any(suite.traces for suite in self._report.suites)
         ):
-            raise UsageError(refusals[-1])
+            raise UsageError(self._refusal)
 
     def _trace(
         self,
@@ -448,10 +450,11 @@ class Runner:
             stream.refused = True
             return
         self._skip(f"configuration {stream.configuration.name}", str(refusal))
-        self.missing = str(refusal) if isinstance(refusal, EngineMissing) else self.missing
         stream.refused = True
         where = (suite.level, stream.name)
         if not stream.control:
+            self._refusal = str(refusal)
+            self.missing = self._refusal if isinstance(refusal, EngineMissing) else self.missing
             self.refusals.add(where)
         if stream.ran or (where in self.ran and not stream.control):
             after = (

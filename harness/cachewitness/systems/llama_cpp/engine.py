@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
 
-from cachewitness.core.events import Answer, Answering, Event, Resumes, Rules
+from cachewitness._util.errors import UsageError
+from cachewitness.core.events import Answer, AnswerDtype, Answering, Event, Resumes, Rules
 from cachewitness.core.trace_format import Submit, TraceHeader
 from cachewitness.engines.answering import declared
 from cachewitness.engines.streaming import StreamingEngine
@@ -21,6 +22,8 @@ from cachewitness.systems.llama_cpp.log import PATIENCE, POLL, Log
 from cachewitness.systems.llama_cpp.server import Server, version
 from cachewitness.systems.llama_cpp.settings import BLOCK, NAME, settings_of
 
+WHOLE_BITS, HALF_BITS = 31.0, 15.5
+"""Bits of a weight in the mean, above which all are float32, or none is narrower than 16."""
 VOCABULARY = 256
 """Ids below the special ones."""
 REPEATS = 2
@@ -59,13 +62,14 @@ class LlamaCpp(StreamingEngine[Completion]):
             if self._log is not None:
                 self._log.await_line("all slots are idle")
             self._vocabulary = VOCABULARY if keeps else self._server.vocabulary()
+            self._dtype = "float32" if keeps else dtype_of(model, self._server.bits())
             self._opened = opened.pop_all()
         super().__init__(declared(NAME, header, self._rules(window), version=version()))
 
     def _rules(self, window: int) -> Rules:
         followed = self._log is not None
         answering = Answering(
-            "float32",
+            self._dtype,
             self._vocabulary,
             resumes=self._resumes if followed else "",
             window=window if followed else 0,
@@ -119,3 +123,22 @@ class LlamaCpp(StreamingEngine[Completion]):
         """Let everybody go, and end the server."""
         super().close()
         self._opened.close()
+
+
+def dtype_of(model: Path, bits: float) -> AnswerDtype:
+    """Return the type in which a model computes whose weights have so many bits in the mean.
+
+    Raises UsageError for quantised weights: llama.cpp multiplies with them for few tokens at a time
+    otherwise than for many, so logprobs of a prompt depend on how it is cut (0.26 nats were seen),
+    and no tolerance tells that from a wrong cache.
+    """
+    if bits > WHOLE_BITS:
+        return "float32"
+    if bits > HALF_BITS:
+        return "bfloat16"
+    raise UsageError(
+        f"--engine {NAME}: model: {model.name} has weights of {bits:.1f} bits; with such llama.cpp"
+        " computes few tokens at a time otherwise than many, by more than a wrong cache may. Ask"
+        " a server of it for likelihoods (score --likelihood --base-url URL), or give the model in"
+        f" 32 bits (llama-quantize --allow-requantize {model.name} F32.gguf F32)"
+    )

@@ -61,11 +61,18 @@ class Server:
 
     def vocabulary(self) -> int:
         """Return how many tokens the model knows."""
+        return self._of_model("n_vocab")
+
+    def bits(self) -> float:
+        """Return the bits of a weight of the model, in the mean."""
+        return 8 * self._of_model("size") / self._of_model("n_params")
+
+    def _of_model(self, name: str) -> int:
         status, listed = self.ask("GET", "/v1/models")
         try:
-            return int(listed["data"][0]["meta"]["n_vocab"])
+            return int(listed["data"][0]["meta"][name])
         except (TypeError, LookupError):
-            raise ServerFailed(f"/v1/models answers {status} without `n_vocab`") from None
+            raise ServerFailed(f"/v1/models answers {status} without `{name}`") from None
 
     def under_way(self) -> int:
         """Return how many requests run in slots."""
